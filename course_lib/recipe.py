@@ -1,0 +1,162 @@
+"""How a model is trained: every choice that moves memory, in one frozen record.
+
+The field metadata carries the help text, so the command line, the widgets and the docs are made
+from the same list. Combinations that cannot exist are refused here; what an instrument cannot
+predict yet is refused by the instrument.
+"""
+
+import re
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from course_lib.errors import CourseError
+
+PRECISIONS = ("bf16", "fp32", "amp-fp16", "amp-bf16", "amp-bf16-over-bf16", "master-bf16")
+OPTIMIZERS = ("adamw", "sgd", "sgd-momentum", "adamw-8bit", "paged-adamw-8bit", "adafactor")
+LOSSES = ("hf", "hf-4.48", "fused-ce", "fused-linear-ce")
+#: Upper bounds that no real run reaches: beyond them a number is a slip of the keyboard.
+MOST = {"batch": 2**16, "seq": 2**24, "accum": 2**16, "lora_rank": 2**14}
+
+
+def _choice(help_text: str, *choices: str) -> Any:
+    return field(default=choices[0], metadata={"help": help_text, "choices": choices})
+
+
+def _value(default: Any, help_text: str, metavar: str) -> Any:
+    return field(default=default, metadata={"help": help_text, "metavar": metavar})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Raises :class:`CourseError` for values and combinations that no training run can have."""
+
+    precision: str = _choice(
+        "amp-X: fp32 weights under autocast; amp-bf16-over-bf16: autocast over bf16 weights; "
+        "master-bf16: resident bf16 weights with fp32 copies in the optimizer",
+        *PRECISIONS,
+    )
+    optimizer: str = _choice("the update rule", *OPTIMIZERS)
+    optimizer_impl: str = _choice(
+        "foreach holds one temporary as large as what is trained, forloop one as large as the "
+        "largest tensor, fused none",
+        "foreach", "fused", "forloop",
+    )  # fmt: skip
+    lora_rank: int = _value(0, "rank of low-rank adapters; 0 trains all weights", "R")
+    lora_targets: str = _value("attention", "attention, all-linear, or names with commas between", "T")
+    adapter_dtype: str = _choice("type in which adapters are kept", "fp32", "bf16")
+    quant: str = _choice("how frozen weights are stored", "none", "nf4", "int8")
+    double_quant: bool = _value(False, "quantise the quantisation constants too (nf4)", "")
+    kbit_prepare: bool = _value(False, "norms, embedding and head to fp32, as peft prepares k-bit models", "")
+    checkpoint: str = _value("none", "none, block, or every:K (K blocks a segment)", "C")
+    attention: str = _choice("sdpa: what CUDA would choose for the type", "sdpa", "flash", "eager")
+    loss: str = _value("hf", f"{', '.join(LOSSES)}, chunked:N or logits:N (N bytes a logit)", "L")
+    kernels: str = _choice("fused: RMSNorm, RoPE and LoRA kernels as Liger, Unsloth or foak fuse them", "stock", "fused")
+    batch: int = _value(1, "sequences in a micro-batch", "N")
+    seq: int = _value(2048, "tokens in a sequence", "N")
+    accum: int = _value(1, "micro-batches per update", "N")
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            _check_type_and_choice(each, getattr(self, each.name))
+        for name, most in MOST.items():
+            least = 0 if name == "lora_rank" else 1
+            if not least <= getattr(self, name) <= most:
+                raise CourseError(f"{name}: got {getattr(self, name)}, expected a whole number from {least} to {most}")
+        self.checkpoint_every  # noqa: B018 - reading it checks the text
+        self.loss_number  # noqa: B018
+        if self.lora_rank and not self.target_names:
+            raise CourseError("lora_targets: got no name, expected attention, all-linear or names such as q_proj,v_proj")
+        self._refuse_impossible()
+
+    def _refuse_impossible(self) -> None:
+        refusals = (
+            (self.attention == "flash" and self.compute_bytes == 4,
+             "attention flash needs 16-bit numbers; choose a 16-bit precision, or attention sdpa or eager"),
+            (self.double_quant and self.quant != "nf4",
+             "double_quant quantises the constants of nf4; add quant nf4 or drop double_quant"),
+            (self.kbit_prepare and self.quant == "none",
+             "kbit_prepare prepares quantised weights; add quant nf4 or int8, or drop kbit_prepare"),
+            (self.quant != "none" and not self.lora_rank,
+             f"quant {self.quant}: quantised weights cannot be trained; add lora_rank, for example 16"),
+            (self.precision == "master-bf16" and self.lora_rank > 0,
+             "master-bf16 keeps fp32 copies of trained bf16 weights, adapters are fp32 already; choose precision bf16 for LoRA"),
+            (self.precision == "master-bf16" and self.optimizer in ("adamw-8bit", "paged-adamw-8bit", "adafactor"),
+             f"master-bf16 with optimizer {self.optimizer} is not a layout that exists; choose adamw, sgd or sgd-momentum"),
+            (self.lora_rank > 0 and self.adapter_dtype == "bf16" and self.weight_bytes == 4,
+             "adapter_dtype bf16 over fp32 weights: adapters take fp32 or the weights' own type; choose adapter_dtype fp32"),
+            (self.optimizer == "adafactor" and self.optimizer_impl == "fused",
+             "adafactor has no fused implementation; choose optimizer_impl foreach or forloop"),
+        )  # fmt: skip
+        for impossible, why in refusals:
+            if impossible:
+                raise CourseError(why)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of one stored (unquantised) base weight."""
+        return 4 if self.precision in ("fp32", "amp-fp16", "amp-bf16") else 2
+
+    @property
+    def autocast(self) -> bool:
+        """Whether the forward pass runs under autocast."""
+        return self.precision.startswith("amp-")
+
+    @property
+    def compute_bytes(self) -> int:
+        """Bytes of one number in a matrix product."""
+        return 4 if self.precision == "fp32" else 2
+
+    @property
+    def trained_bytes(self) -> int:
+        """Bytes of one trained parameter: an adapter's under LoRA, else a base weight's."""
+        if not self.lora_rank:
+            return self.weight_bytes
+        return 4 if self.adapter_dtype == "fp32" else self.weight_bytes
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Blocks per checkpointed segment; 0 without checkpointing."""
+        if self.checkpoint in ("none", "block"):
+            return int(self.checkpoint == "block")
+        return _number_after("checkpoint", self.checkpoint, "every", "none, block or every:K with K from 1", 4)
+
+    @property
+    def loss_number(self) -> int | None:
+        """The N of chunked:N or logits:N; None for the named losses."""
+        if self.loss in LOSSES:
+            return None
+        kind = self.loss.partition(":")[0]
+        expected = f"{', '.join(LOSSES)}, chunked:N or logits:N with N from 1"
+        if kind not in ("chunked", "logits"):
+            raise CourseError(f"loss: got {self.loss!r}, expected {expected}")
+        return _number_after("loss", self.loss, kind, expected, 4 if kind == "chunked" else 2)
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The LoRA targets as written: a group's name, or the names of linear layers."""
+        return tuple(name.strip() for name in self.lora_targets.split(",") if name.strip())
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in one micro-batch."""
+        return self.batch * self.seq
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _check_type_and_choice(each: Any, value: Any) -> None:
+    expected = type(each.default)
+    if type(value) is not expected:
+        raise CourseError(f"{each.name}: got {value!r}, expected a value like {each.default!r}")
+    choices = each.metadata.get("choices")
+    if choices and value not in choices:
+        raise CourseError(f"{each.name}: got {value!r}, expected one of {', '.join(choices)}")
+
+
+def _number_after(name: str, text: str, kind: str, expected: str, most_digits: int) -> int:
+    """K of ``every:K``; ``most_digits`` keeps absurd numbers out."""
+    match = re.fullmatch(rf"{kind}:([1-9][0-9]{{0,{most_digits - 1}}})", text)
+    if not match:
+        raise CourseError(f"{name}: got {text!r}, expected {expected}")
+    return int(match[1])
