@@ -1,0 +1,107 @@
+"""A training step on the meta device: real code, real sizes, no memory, no GPU.
+
+:func:`dry_run` takes any model and step; :func:`dry_run_config` takes a Hugging Face configuration and a
+recipe, and needs about a second for a 7B, since two shallow copies of the model tell how the trace
+grows with depth (:mod:`~course_lib.dryrun.grow`).
+
+Limits: eager PyTorch on one CUDA device; no ``torch.compile``, no offloading. Answers read off a tensor
+(``.item()``) are True or 0. What CUDA kernels take inside themselves is added for cuBLAS and for
+FlashAttention's backward pass; other kernels' scratch (sorting in the embedding's backward pass, partial sums of a
+layer norm's) is below a thousandth of a step and is not. A GradScaler's scalars are left out.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from course_lib.accounts import Moment
+from course_lib.dryrun.autocast import autocast_on_meta
+from course_lib.dryrun.cuda_kernels import CUBLAS_WORKSPACE_BYTES, cuda_on_meta, scratch_bytes
+from course_lib.dryrun.grow import grow
+from course_lib.dryrun.hf_model import batch_of, build_model, depth_of, flash_in_transformers, period_of
+from course_lib.errors import CourseError
+from course_lib.meter import Meter
+from course_lib.recipe import Recipe
+from course_lib.trace import Event, Trace
+from course_lib.training import autocast_of, make_optimizer, train_step
+
+
+def dry_run(
+    model: nn.Module, step: Callable[[], Any], optimizer: Any = None, *, imitate: str = "cuda", warm_up: int = 1
+) -> Trace:
+    """The trace of ``step()`` on a model that lives on the meta device.
+
+    Args:
+        model: any module on ``torch.device("meta")``.
+        step: runs one training step of ``model``, everything it needs on the meta device, too.
+        optimizer: the optimizer that ``step`` uses.
+        imitate: whose kernels and autocast lists to follow, ``cuda`` or ``cpu``.
+        warm_up: steps to run before the one that counts; Adam's state appears in the first.
+    """
+    if any(parameter.device.type != "meta" for parameter in model.parameters()):
+        raise CourseError('dry_run: the model has memory; build it within torch.device("meta"), or probe it instead')
+    with cuda_on_meta(imitate), autocast_on_meta(imitate):
+        for _ in range(warm_up):
+            step()
+        with Meter("meta", model, optimizer, scratch_bytes if imitate == "cuda" else None) as meter:
+            step()
+    return meter.trace()
+
+
+def dry_run_config(config: dict[str, Any], recipe: Recipe, *, all_layers: bool = False) -> Trace:
+    """The trace of the second training step of the model that ``config`` describes.
+
+    Args:
+        config: a Hugging Face configuration, as config.json holds it.
+        recipe: how it is trained.
+        all_layers: run every block instead of growing the trace from two shallow models.
+    """
+    _refuse_unsupported(recipe)
+    layers = depth_of(config)
+    period = period_of(config, recipe)
+    shallow = layers % period + 2 * period
+    if all_layers or shallow + period >= layers:
+        trace = _run_at_depth(config, recipe, layers)
+    else:
+        trace = grow(
+            _run_at_depth(config, recipe, shallow),
+            _run_at_depth(config, recipe, shallow + period),
+            (layers - shallow) // period,
+        )
+    return _with_cublas(trace)
+
+
+def _run_at_depth(config: dict[str, Any], recipe: Recipe, layers: int) -> Trace:
+    model = build_model(config, recipe, layers)
+    optimizer = make_optimizer(model, recipe)
+    batches = [batch_of(recipe) for _ in range(recipe.accum)]
+
+    def step() -> None:
+        train_step(model, optimizer, batches, lambda model, batch: model(**batch).loss, autocast_of(recipe))
+
+    with flash_in_transformers():
+        return dry_run(model, step, optimizer)
+
+
+def _with_cublas(trace: Trace) -> Trace:
+    """cuBLAS's two workspaces, which stay once the first step has run."""
+    workspaces = Event(Moment.LOAD, "cublas workspaces", (0, 0, 0, 0, 2 * CUBLAS_WORKSPACE_BYTES))
+    return Trace((workspaces, *trace.events), trace.static_bytes)
+
+
+def _refuse_unsupported(recipe: Recipe) -> None:
+    import transformers
+
+    version = transformers.__version__
+    losses = {"hf"} | ({"hf-4.48"} if version.startswith("4.48.") else set())
+    refusals = (
+        (recipe.quant != "none", f"quant {recipe.quant}"),
+        (recipe.optimizer not in ("adamw", "sgd", "sgd-momentum"), f"optimizer {recipe.optimizer}"),
+        (recipe.kernels != "stock", f"kernels {recipe.kernels}"),
+        (recipe.loss not in losses, f"loss {recipe.loss} with transformers {version}"),
+    )
+    for unsupported, what in refusals:
+        if unsupported:
+            raise CourseError(f"the dry run does not support {what}; `course ledger` may")

@@ -1,0 +1,137 @@
+"""What CUDA would run where the meta device runs something else, and what its kernels take inside.
+
+On the meta device some composite operators decompose as they do on the CPU, which takes other
+memory than on a card: attention would build its whole score matrix, dropout would keep a mask in the
+input's type. Within :func:`cuda_on_meta` they go to the operators that CUDA would choose.
+"""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+_FUSED_CHECK = "_device_dtype_check_for_fused"
+
+#: cuBLAS gets a workspace for each pair of handle and stream: 2 x 4096 KiB + 8 x 16 KiB before Hopper, 32 MiB
+#: from Hopper on (parseChosenWorkspaceSize in aten/src/ATen/cuda/CublasHandlePool.cpp). The forward
+#: pass and autograd's backward thread have a handle each.
+CUBLAS_WORKSPACE_BYTES = 8_519_680
+CUBLAS_WORKSPACE_BYTES_HOPPER = 32 * 2**20
+
+
+@contextmanager
+def cuda_on_meta(imitated: str = "cuda") -> Iterator[None]:
+    """Within it, meta tensors take the operators that ``imitated`` (cuda or cpu) would take."""
+    kernels = torch.library.Library("aten", "IMPL")  # noqa: TOR901
+    kernels.impl("_local_scalar_dense", _answer, "Meta")
+    if imitated == "cuda":
+        kernels.impl("scaled_dot_product_attention", _cuda_attention, "AutogradMeta")
+        kernels.impl("dropout", _cuda_dropout, "AutogradMeta")
+        if hasattr(aten, "_fused_rms_norm"):
+            kernels.impl("rms_norm", _cuda_rms_norm, "AutogradMeta")
+    else:
+        kernels.impl("scaled_dot_product_attention", _cpu_attention, "AutogradMeta")
+    with ExitStack() as stack:
+        stack.callback(kernels._destroy)
+        # Fused optimizers refuse devices that they have no kernel for; their meta kernels do exist.
+        for name in ("adam", "sgd"):
+            optimizer = importlib.import_module(f"torch.optim.{name}")  # torch.optim hides its modules
+            stack.callback(setattr, optimizer, _FUSED_CHECK, getattr(optimizer, _FUSED_CHECK))
+            setattr(optimizer, _FUSED_CHECK, lambda *_, **__: None)
+        yield
+
+
+def scratch_bytes(operator: Any, args: tuple[Any, ...]) -> int:
+    """Bytes that the CUDA kernel of ``operator`` allocates and frees inside itself.
+
+    FlashAttention's backward pass (mha_bwd in aten/src/ATen/native/transformers/cuda/flash_attn/
+    flash_api.cpp) sums dQ in fp32 and keeps one fp32 number a row; where query heads share key and
+    value heads, it first writes dK and dV once per query head.
+    """
+    if operator is not aten._scaled_dot_product_flash_attention_backward.default:
+        return 0
+    _, query, key = args[:3]
+    batch, heads, length, head_dim = query.shape
+    rows = batch * heads * _round_up(length, 128)
+    scratch = 4 * rows * (_round_up(head_dim, 32) + 1)
+    if key.shape[1] != heads:
+        scratch += 2 * batch * heads * key.shape[2] * head_dim * key.element_size()
+    return scratch
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _answer(tensor: torch.Tensor) -> bool | int:
+    """``tensor.item()`` where there is no number: yes, the mask is trivial; nothing overflowed."""
+    return True if tensor.dtype is torch.bool else 0
+
+
+def _cuda_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Flash for 16 bits without a mask, memory-efficient with one or in fp32, else the plain formula.
+
+    As select_sdp_backend in aten/src/ATen/native/transformers/cuda/sdp_utils.cpp decides for Ampere.
+    """
+    grouped = query.shape[1] != key.shape[1]
+    sixteen_bit = query.dtype in (torch.float16, torch.bfloat16)
+    head_dim = query.shape[-1]
+    if sixteen_bit and attn_mask is None and head_dim <= 256 and head_dim % 8 == 0:
+        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+    if not grouped and head_dim % (8 if sixteen_bit else 4) == 0:
+        if attn_mask is not None:
+            bias = attn_mask
+            if bias.dtype is torch.bool:
+                bias = torch.zeros_like(bias, dtype=query.dtype)
+            attn_mask = bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+        trains = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+        return aten._scaled_dot_product_efficient_attention(
+            query, key, value, attn_mask, trains, dropout_p, is_causal, scale=scale
+        )[0]
+    return aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )[0]
+
+
+def _cpu_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    if dropout_p == 0.0 and not enable_gqa:
+        return aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+        )[0]
+    return aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )[0]
+
+
+def _cuda_dropout(tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """CUDA keeps a mask of one byte an element (native_dropout)."""
+    return aten.native_dropout(tensor, p, train)[0] if train and p > 0 else tensor
+
+
+def _cuda_rms_norm(
+    tensor: torch.Tensor, normalized_shape: list[int], weight: torch.Tensor | None = None, eps: float | None = None
+) -> torch.Tensor:
+    return aten._fused_rms_norm(tensor, normalized_shape, weight, eps)[0]

@@ -1,0 +1,85 @@
+"""From the traces of two shallow models to the trace of a deep one.
+
+A stack of equal blocks leaves a periodic trace: in each stretch of it (one forward pass, one backward
+pass, the optimizer's step) a deeper model repeats the same run of events once more for each further
+period of blocks. Comparing two depths shows which run that is; repeating it gives the trace at any
+depth, event by event, so that the moment of the peak may move with depth as it really does. What
+happens in one operator for all blocks together (Adam's foreach temporary) grows linearly instead.
+"""
+
+from itertools import groupby
+
+from course_lib.trace import Change, Event, Trace
+
+
+
+
+def grow(shallow: Trace, deeper: Trace, periods: int) -> Trace:
+    """The trace of a model ``periods`` periods deeper than ``shallow``.
+
+    Args:
+        shallow: the trace of a model with at least two periods of blocks.
+        deeper: the same model one period deeper.
+        periods: how many periods to add to ``shallow``; 0 gives ``shallow``, 1 ``deeper``.
+
+    Raises:
+        ValueError: the two traces do not differ by a repeated run; the model is not periodic.
+    """
+    stretches, more = _stretches(shallow), _stretches(deeper)
+    if [moment for moment, _ in stretches] != [moment for moment, _ in more]:
+        raise ValueError("the two depths pass through different moments")
+    events: list[Event] = []
+    for (_, short), (_, long) in zip(stretches, more, strict=True):
+        events += _grow_stretch(short, long, periods)
+    static = {
+        account: size + periods * (deeper.static_bytes[account] - size)
+        for account, size in shallow.static_bytes.items()
+    }
+    return Trace(tuple(events), static)
+
+
+def _stretches(trace: Trace) -> list[tuple[str, list[Event]]]:
+    return [(moment, list(events)) for moment, events in groupby(trace.events, key=lambda event: event.moment)]
+
+
+def _grow_stretch(short: list[Event], long: list[Event], periods: int) -> list[Event]:
+    added = len(long) - len(short)
+    start = _where_the_run_starts(short, long)
+    if added < 0 or start is None:
+        raise ValueError("a stretch of the deeper trace does not repeat a run of the shallow one")
+    before = [_extend(a, b, periods) for a, b in zip(short[:start], long[:start], strict=True)]
+    after = [_extend(a, b, periods) for a, b in zip(short[start:], long[start + added :], strict=True)]
+    return before + long[start : start + added] * periods + after
+
+
+def _where_the_run_starts(short: list[Event], long: list[Event]) -> int | None:
+    """The index at which ``long`` has a run inserted: of all that fit, the one that changes fewest sizes."""
+    added = len(long) - len(short)
+    keys, more = [event.operator for event in short], [event.operator for event in long]
+    prefix = _common(keys, more)
+    suffix = _common(keys[::-1], more[::-1])
+    first, last = len(short) - suffix, prefix
+    if added < 0 or first > last:
+        return None
+    best, start = 0, first
+    gain = 0  # how many fewer sizes change when the run starts at i instead of at first
+    for i in range(first, last):
+        gain += (short[i].change == long[i].change) - (short[i].change == long[i + added].change)
+        if gain > best:
+            best, start = gain, i + 1
+    return start
+
+
+def _common(a: list[str], b: list[str]) -> int:
+    """How many entries the two lists share from the start."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _extend(short: Event, long: Event, periods: int) -> Event:
+    change = tuple(a + periods * (b - a) for a, b in zip(short.change, long.change, strict=True))
+    return short._replace(change=_as_change(change))
+
+
+def _as_change(change: tuple[int, ...]) -> Change:
+    weights, gradients, optimizer, activations, temporary = change
+    return weights, gradients, optimizer, activations, temporary

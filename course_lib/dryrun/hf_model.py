@@ -1,0 +1,176 @@
+"""A transformers model on the meta device, put together as a recipe says: the library's own code, no weights."""
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import lcm
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from course_lib.errors import CourseError
+from course_lib.recipe import Recipe
+from course_lib.training import weight_dtype
+
+
+def build_model(config: dict[str, Any], recipe: Recipe, layers: int) -> nn.Module:
+    """The model of ``config``, cut or stretched to ``layers`` blocks, ready to train as ``recipe`` says."""
+    import transformers
+
+    settings = {key: value for key, value in config.items() if key not in ("model_type", "dtype", "torch_dtype")}
+    try:
+        hf_config = transformers.AutoConfig.for_model(config["model_type"], **copy.deepcopy(settings))
+    except Exception as error:  # the library validates in many ways
+        raise CourseError(f"transformers {transformers.__version__} cannot read this configuration: {error}") from error
+    _set_depth(hf_config, layers)
+    hf_config.use_cache = False
+    with _default_dtype(weight_dtype(recipe)), torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        attention = "eager" if recipe.attention == "eager" else "sdpa"
+        model = transformers.AutoModelForCausalLM.from_config(hf_config, attn_implementation=attention)
+    model.train()
+    if recipe.attention == "flash":
+        model.config._attn_implementation = "flash_attention_2"  # its function is ours within flash_in_transformers
+    if recipe.checkpoint_every == 1:
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+    if recipe.lora_rank:
+        model = _with_adapters(model, recipe)
+    if recipe.checkpoint_every > 1:
+        _checkpoint_segments(model, recipe.checkpoint_every)
+    return model
+
+
+def depth_of(config: dict[str, Any]) -> int:
+    """The number of blocks that ``config`` describes."""
+    return _config_object(config).num_hidden_layers
+
+
+def period_of(config: dict[str, Any], recipe: Recipe) -> int:
+    """After how many blocks the model repeats itself: layer types that alternate, segments of K blocks."""
+    types = getattr(_config_object(config), "layer_types", None) or ["same"]
+    pattern = next(p for p in range(1, len(types) + 1) if all(a == b for a, b in zip(types, types[p:], strict=False)))
+    return lcm(pattern, max(1, recipe.checkpoint_every))
+
+
+@contextmanager
+def flash_in_transformers() -> Iterator[None]:
+    """transformers' ``flash_attention_2`` without its package: PyTorch's flash operator, which takes the same memory."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as functions
+
+    before = functions["flash_attention_2"]
+    functions["flash_attention_2"] = _flash_attention
+    try:
+        yield
+    finally:
+        functions["flash_attention_2"] = before
+
+
+def batch_of(recipe: Recipe) -> dict[str, Tensor]:
+    """One micro-batch as a causal language model takes it: three int64 tensors ``[batch, seq]``."""
+    size = (recipe.batch, recipe.seq)
+    return {
+        name: torch.ones(size, dtype=torch.long, device="meta") for name in ("input_ids", "attention_mask", "labels")
+    }
+
+
+def _config_object(config: dict[str, Any]) -> Any:
+    import transformers
+
+    settings = {key: value for key, value in config.items() if key != "model_type"}
+    return transformers.AutoConfig.for_model(config["model_type"], **copy.deepcopy(settings))
+
+
+def _set_depth(hf_config: Any, layers: int) -> None:
+    types = getattr(hf_config, "layer_types", None)
+    if types:
+        hf_config.layer_types = [types[i % len(types)] for i in range(layers)]
+    hf_config.num_hidden_layers = layers
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _with_adapters(model: nn.Module, recipe: Recipe) -> nn.Module:
+    import peft
+
+    names = recipe.target_names
+    targets: Any = sorted(_targets(model, names)) if names != ("all-linear",) else "all-linear"
+    lora = peft.LoraConfig(r=recipe.lora_rank, lora_alpha=2 * recipe.lora_rank, target_modules=targets, task_type="CAUSAL_LM")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return peft.get_peft_model(model, lora, autocast_adapter_dtype=recipe.adapter_dtype == "fp32")  # type: ignore[arg-type]
+
+
+def _targets(model: nn.Module, names: tuple[str, ...]) -> set[str]:
+    """peft's target names: ``attention`` stands for the matrix products inside modules called attention."""
+    products = [name for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D")]
+    chosen: set[str] = set()
+    for name in names:
+        if name == "attention":
+            matches = {path.rpartition(".")[2] for path in products if "attn" in path.rpartition(".")[0]}
+            matches = {f"attn.{match}" if match == "c_proj" else match for match in matches}
+        else:
+            matches = {name} if any(path == name or path.endswith(f".{name}") for path in products) else set()
+        if not matches:
+            known = ", ".join(sorted({path.rpartition(".")[2] for path in products}))
+            raise CourseError(f"lora_targets: the model has no linear layer {name!r}; it has {known}")
+        chosen |= matches
+    return chosen
+
+
+class _Segment(nn.Module):
+    """Consecutive blocks behind one checkpoint; called as a single block is called."""
+
+    def __init__(self, blocks: list[nn.Module]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:  # what the model asks its blocks for, such as attention_type
+            return getattr(super().__getattr__("blocks")[0], name)
+
+    def forward(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return checkpoint(self._run, hidden, *args, use_reentrant=False, **kwargs)
+
+    def _run(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+        for block in self.blocks:
+            out = block(hidden, *args, **kwargs)
+            hidden = out[0] if isinstance(out, tuple) else out
+        return out
+
+
+def _checkpoint_segments(model: nn.Module, every: int) -> None:
+    """Puts each ``every`` consecutive blocks of the model's longest block list behind one checkpoint."""
+    owner, name, blocks = max(
+        (
+            (owner, name, child)
+            for owner in model.modules()
+            for name, child in owner.named_children()
+            if isinstance(child, nn.ModuleList)
+        ),
+        key=lambda found: len(found[2]),
+    )
+    segments = [_Segment(list(blocks[i : i + every])) for i in range(0, len(blocks), every)]
+    setattr(owner, name, nn.ModuleList(segments))
+
+
+def _flash_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, dropout: float = 0.0,
+    scaling: float | None = None, **_: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """``[B, heads, T, D]`` in, ``[B, T, heads, D]`` out; key and value heads are not repeated."""
+    mixed = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout, True, False, scale=scaling)[0]
+    return mixed.transpose(1, 2), None

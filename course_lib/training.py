@@ -1,0 +1,107 @@
+"""One training step as every instrument runs it, and the optimizers of a recipe.
+
+The step is the plain one: drop old gradients, forward and backward once per micro-batch, one update.
+Nothing but the loss is held when the backward pass begins.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.errors import CourseError
+from course_lib.recipe import Recipe
+
+LossOf = Callable[[nn.Module, Any], Tensor]
+
+
+def train_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    micro_batches: Iterable[Any],
+    loss_of: LossOf,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> None:
+    """One update from the mean loss of ``micro_batches``; ``loss_of(model, batch)`` is a scalar."""
+    micro_batches = list(micro_batches)
+    optimizer.zero_grad()
+    for batch in micro_batches:
+        with autocast():
+            loss = loss_of(model, batch) / len(micro_batches)
+        loss.backward()
+        del loss
+    optimizer.step()
+
+
+def autocast_of(recipe: Recipe, device_type: str = "cuda") -> Callable[[], AbstractContextManager[Any]]:
+    """The autocast region of ``recipe``'s precision; no region where it has none."""
+    if not recipe.autocast:
+        return nullcontext
+    dtype = torch.float16 if recipe.precision == "amp-fp16" else torch.bfloat16
+    return lambda: torch.autocast(device_type, dtype=dtype)
+
+
+def weight_dtype(recipe: Recipe) -> torch.dtype:
+    """The type in which base weights are stored."""
+    return torch.float32 if recipe.weight_bytes == 4 else torch.bfloat16
+
+
+def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """``recipe``'s optimizer over what ``model`` trains."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if recipe.precision == "master-bf16":
+        return MasterWeights(trained, lambda masters: _plain_optimizer(masters, recipe), recipe.optimizer_impl)
+    return _plain_optimizer(trained, recipe)
+
+
+def _plain_optimizer(trained: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
+    implementation = {"foreach": recipe.optimizer_impl == "foreach", "fused": recipe.optimizer_impl == "fused"}
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(trained, lr=1e-3, **implementation)
+    if recipe.optimizer in ("sgd", "sgd-momentum"):
+        momentum = 0.9 if recipe.optimizer == "sgd-momentum" else 0.0
+        return torch.optim.SGD(trained, lr=1e-3, momentum=momentum, **implementation)
+    raise CourseError(f"optimizer {recipe.optimizer} is not supported yet; choose adamw, sgd or sgd-momentum")
+
+
+class MasterWeights(torch.optim.Optimizer):
+    """Trains 16-bit parameters through fp32 copies, as Megatron-LM and Apex do.
+
+    The copies and the inner optimizer's moments are its state: with Adam 4 + 8 bytes a parameter. At
+    the step gradients are turned to fp32: all at once for a foreach optimizer, one at a time for a
+    forloop, never as a tensor for a fused one, whose kernel reads 16-bit gradients.
+    """
+
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        make_inner: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        implementation: str,
+    ) -> None:
+        super().__init__(parameters, {})
+        self._trained = parameters
+        self._masters = [nn.Parameter(parameter.detach().float()) for parameter in parameters]
+        self._inner = make_inner(self._masters)
+        self._implementation = implementation
+        self.state = self._inner.state
+        self.param_groups = self._inner.param_groups
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        pairs = list(zip(self._trained, self._masters, strict=True))
+        one_by_one = self._implementation == "forloop"
+        for window in [[pair] for pair in pairs] if one_by_one else [pairs]:
+            for parameter, master in window:
+                if parameter.grad is not None:
+                    master.grad = parameter.grad.float()
+            self._inner.step()
+            for _, master in window:
+                master.grad = None
+        for parameter, master in pairs:
+            parameter.copy_(master)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for parameter in self._trained:
+            parameter.grad = None
