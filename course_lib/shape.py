@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 from course_lib.errors import CourseError
 
 Family = Literal["llama", "gpt2"]
+#: Upper bounds that no real model reaches: beyond them a number is a slip, or an attack on our patience.
+MOST_WIDTH, MOST_LAYERS = 2**24, 2**12
 
 
 class Linear(NamedTuple):
@@ -53,9 +55,9 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         for name in ("vocab", "hidden", "layers", "heads", "kv_heads", "head_dim", "ffn"):
-            value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= 2**24:
-                raise CourseError(f"{self.name}: {name} is {value!r}, expected a whole number from 1 to {2**24}")
+            value, most = getattr(self, name), MOST_LAYERS if name == "layers" else MOST_WIDTH
+            if type(value) is not int or not 1 <= value <= most:
+                raise CourseError(f"{self.name}: {name} is {value!r}, expected a whole number from 1 to {most}")
         if self.heads % self.kv_heads:
             raise CourseError(f"{self.name}: {self.heads} heads cannot share {self.kv_heads} key/value heads evenly")
 
