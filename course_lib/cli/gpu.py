@@ -16,7 +16,7 @@ def add_parser(subparsers: Any) -> None:
         epilog="example: course gpu --list",
     )
     parser.add_argument(
-        "--list", action="store_true", help="list cards with their usable memory instead of this machine"
+        "--list", action="store_true", help="list cards and their usable memory instead of this machine"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON, sizes in bytes")
 
