@@ -16,6 +16,7 @@ OPTIMIZERS = ("adamw", "sgd", "sgd-momentum", "adamw-8bit", "paged-adamw-8bit", 
 LOSSES = ("hf", "hf-4.48", "fused-ce", "fused-linear-ce")
 #: Upper bounds that no real run reaches: beyond them a number is a slip of the keyboard.
 MOST = {"batch": 2**16, "seq": 2**24, "accum": 2**16, "lora_rank": 2**14}
+MOST_TOKENS = 2**28  #: in a micro-batch; the sizes of its tensors still fit into 64 bits
 
 
 def _choice(help_text: str, *choices: str) -> Any:
@@ -50,7 +51,7 @@ class Recipe:
     checkpoint: str = _value("none", "none, block, or every:K (K blocks a segment)", "C")
     attention: str = _choice("sdpa: what CUDA would choose for the type", "sdpa", "flash", "eager")
     loss: str = _value("hf", f"{', '.join(LOSSES)}, chunked:N or logits:N (N bytes a logit)", "L")
-    kernels: str = _choice("fused: RMSNorm, RoPE and LoRA kernels as Liger, Unsloth or foak fuse them", "stock", "fused")
+    kernels: str = _choice("fused: RMSNorm, RoPE, LoRA kernels as Liger, Unsloth or foak fuse them", "stock", "fused")
     batch: int = _value(1, "sequences in a micro-batch", "N")
     seq: int = _value(2048, "tokens in a sequence", "N")
     accum: int = _value(1, "micro-batches per update", "N")
@@ -62,10 +63,12 @@ class Recipe:
             least = 0 if name == "lora_rank" else 1
             if not least <= getattr(self, name) <= most:
                 raise CourseError(f"{name}: got {getattr(self, name)}, expected a whole number from {least} to {most}")
+        if self.tokens > MOST_TOKENS:
+            raise CourseError(f"batch {self.batch} of seq {self.seq}: expected at most {MOST_TOKENS} tokens together")
         self.checkpoint_every  # noqa: B018 - reading it checks the text
         self.loss_number  # noqa: B018
-        if self.lora_rank and not self.target_names:
-            raise CourseError("lora_targets: got no name, expected attention, all-linear or names such as q_proj,v_proj")
+        if not self.target_names:
+            raise CourseError("lora_targets: got no name, expected attention, all-linear or names like q_proj,v_proj")
         self._refuse_impossible()
 
     def _refuse_impossible(self) -> None:
@@ -79,11 +82,11 @@ class Recipe:
             (self.quant != "none" and not self.lora_rank,
              f"quant {self.quant}: quantised weights cannot be trained; add lora_rank, for example 16"),
             (self.precision == "master-bf16" and self.lora_rank > 0,
-             "master-bf16 keeps fp32 copies of trained bf16 weights, adapters are fp32 already; choose precision bf16 for LoRA"),
+             "master-bf16 copies trained bf16 weights in fp32, adapters are fp32 already; choose precision bf16 for LoRA"),
             (self.precision == "master-bf16" and self.optimizer in ("adamw-8bit", "paged-adamw-8bit", "adafactor"),
-             f"master-bf16 with optimizer {self.optimizer} is not a layout that exists; choose adamw, sgd or sgd-momentum"),
+             f"master-bf16 with optimizer {self.optimizer} does not exist; choose adamw, sgd or sgd-momentum"),
             (self.lora_rank > 0 and self.adapter_dtype == "bf16" and self.weight_bytes == 4,
-             "adapter_dtype bf16 over fp32 weights: adapters take fp32 or the weights' own type; choose adapter_dtype fp32"),
+             "adapter_dtype bf16 over fp32 weights: adapters are fp32 or of the weights' type; choose adapter_dtype fp32"),
             (self.optimizer == "adafactor" and self.optimizer_impl == "fused",
              "adafactor has no fused implementation; choose optimizer_impl foreach or forloop"),
         )  # fmt: skip

@@ -58,6 +58,8 @@ class ModelShape:
             value, most = getattr(self, name), MOST_LAYERS if name == "layers" else MOST_WIDTH
             if type(value) is not int or not 1 <= value <= most:
                 raise CourseError(f"{self.name}: {name} is {value!r}, expected a whole number from 1 to {most}")
+        if self.family == "llama" and self.head_dim % 2:
+            raise CourseError(f"{self.name}: head_dim is {self.head_dim}, expected an even number for rotary positions")
         if self.heads % self.kv_heads:
             raise CourseError(f"{self.name}: {self.heads} heads cannot share {self.kv_heads} key/value heads evenly")
 

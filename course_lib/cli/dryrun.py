@@ -11,6 +11,7 @@ from course_lib.hf_config import read_config, require_stated_sizes, shape_from_c
 from course_lib.presets import Config
 from course_lib.recipe import Recipe
 from course_lib.report import Report
+from course_lib.trace import Trace
 
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -37,15 +38,22 @@ def run(args: argparse.Namespace) -> int:
     _hush_libraries()
     if shape is None:
         require_stated_sizes(config, args.model)
-    from course_lib.dryrun import dry_run_config
-
-    with flags.speaking_in_flags():
-        trace = dry_run_config(config, recipe)
-    report = Report(args.model, *_count_parameters(config, recipe), recipe, trace, card)
+    try:
+        with flags.speaking_in_flags():
+            trace, params, trainable = _measure(config, recipe)
+    except CourseError:
+        raise
+    except Exception as error:
+        if shape is not None:  # a family that is tested here: a bug of ours, to be seen whole
+            raise
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise CourseError(f"{args.model}: transformers cannot build or train this model as asked ({reason}); "
+                          "correct the config, or try a shorter --seq") from error  # fmt: skip
+    report = Report(args.model, params, trainable, recipe, trace, card)
     if plot:
         from course_lib.plots import save_timeline
 
-        save_timeline(trace, plot)
+        save_timeline(trace, plot, card)
     if args.json:
         import json
 
@@ -57,22 +65,24 @@ def run(args: argparse.Namespace) -> int:
     return report.exit_code
 
 
+def _measure(config: Config, recipe: Recipe) -> tuple[Trace, int, int]:
+    """The trace, and the parameters of the base model and of what is trained, counted on the real module."""
+    from course_lib.dryrun import dry_run_config
+    from course_lib.dryrun.hf_model import build_model, depth_of
+
+    trace = dry_run_config(config, recipe)
+    parameters = list(build_model(config, recipe, depth_of(config)).parameters())
+    trainable = sum(each.numel() for each in parameters if each.requires_grad)
+    total = sum(each.numel() for each in parameters)
+    return trace, total - trainable if recipe.lora_rank else total, trainable
+
+
 def _hush_libraries() -> None:
     """transformers and torch remark on settings that a dry run has no use for; stderr is for what went wrong."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     warnings.simplefilter("ignore")
-
-
-def _count_parameters(config: Config, recipe: Recipe) -> tuple[int, int]:
-    """Parameters of the base model and of what is trained, counted on the real module."""
-    from course_lib.dryrun.hf_model import build_model, depth_of
-
-    parameters = list(build_model(config, recipe, depth_of(config)).parameters())
-    trainable = sum(each.numel() for each in parameters if each.requires_grad)
-    total = sum(each.numel() for each in parameters)
-    return (total - trainable if recipe.lora_rank else total), trainable
 
 
 def _plot_path(text: str | None) -> Path | None:
