@@ -82,11 +82,11 @@ class Recipe:
             (self.quant != "none" and not self.lora_rank,
              f"quant {self.quant}: quantised weights cannot be trained; add lora_rank, for example 16"),
             (self.precision == "master-bf16" and self.lora_rank > 0,
-             "master-bf16 copies trained bf16 weights in fp32, adapters are fp32 already; choose precision bf16 for LoRA"),
+             "master-bf16 copies trained weights in fp32, adapters are fp32 already; choose precision bf16 for LoRA"),
             (self.precision == "master-bf16" and self.optimizer in ("adamw-8bit", "paged-adamw-8bit", "adafactor"),
              f"master-bf16 with optimizer {self.optimizer} does not exist; choose adamw, sgd or sgd-momentum"),
             (self.lora_rank > 0 and self.adapter_dtype == "bf16" and self.weight_bytes == 4,
-             "adapter_dtype bf16 over fp32 weights: adapters are fp32 or of the weights' type; choose adapter_dtype fp32"),
+             "adapter_dtype bf16 over fp32 weights: adapters are fp32 or as the weights; choose adapter_dtype fp32"),
             (self.optimizer == "adafactor" and self.optimizer_impl == "fused",
              "adafactor has no fused implementation; choose optimizer_impl foreach or forloop"),
         )  # fmt: skip

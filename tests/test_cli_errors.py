@@ -176,8 +176,8 @@ def test_interrupted_is_130_without_a_word(capsys: pytest.CaptureFixture[str], m
     assert capsys.readouterr() == ("", "")
 
 
-def run_python(code: str, **settings: Any) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+def run_python(code: str, encoding: str = "utf-8", **settings: Any) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONIOENCODING": encoding}
     return subprocess.run(
         [sys.executable, "-c", code], text=True, env=environment, check=False, stderr=subprocess.PIPE, **settings
     )
@@ -189,6 +189,15 @@ def test_a_reader_who_leaves_early_is_no_error() -> None:
     with os.fdopen(write, "w") as nobody:
         code = "import sys; from course_lib.cli import main; sys.exit(main(['ledger', '--help']))"
         assert run_python(code, stdout=nobody).stderr == ""
+
+
+def test_a_path_that_the_terminal_cannot_show_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "模型.json"
+    path.write_text(json.dumps(PRESETS["gpt2"]))
+    code = f"import sys; from course_lib.cli import main; sys.exit(main(['ledger', {str(path)!r}]))"
+    result = run_python(code, stdout=subprocess.PIPE, encoding="ascii")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert r"\u6a21\u578b.json" in result.stdout
 
 
 def test_the_ledger_and_the_help_import_no_torch() -> None:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 from course_lib import __version__
 from course_lib.cli.parser import Parser
@@ -28,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status: 2 for a mistake of the user's, 130 when interrupted."""
     argv = sys.argv[1:] if argv is None else list(argv)
     name = argv[0] if argv and argv[0] in COMMANDS else None
+    if isinstance(sys.stdout, TextIOWrapper):  # a model's path may hold what this terminal cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = _run(name, argv)
         sys.stdout.flush()  # so that a broken pipe shows here
