@@ -41,7 +41,7 @@ RISE, FALL, TOTAL = Look("#0072B2", ""), Look("#56B4E9", "//"), Look("#595959", 
 MOMENT_SHADES = {Moment.LOAD: "1.0", Moment.FORWARD: "0.96", Moment.BACKWARD: "0.90", Moment.OPTIMIZER_STEP: "0.83"}
 LIMIT_COLOUR = "#D55E00"
 #: More events than this are drawn by the highest of each group, which no screen can tell apart.
-MOST_POINTS = 4000
+MOST_POINTS = 2000
 #: The least part of the width that a moment is given: an optimizer step may be three events long.
 LEAST_WIDTH = 0.06
 #: Behind words that may lie over a line.
