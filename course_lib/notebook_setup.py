@@ -21,7 +21,7 @@ def set_up(language: str) -> None:
         language: ``en`` or ``zh``.
     """
     set_language(language)
-    print(_("This is the English edition. Code, figures and their labels are the same in both."))
+    print(_("English edition. Code and figures are the same in the Chinese one."))
     missing = missing_packages()
     heavy = [name for name in missing if name in HEAVY]
     if heavy:
@@ -31,9 +31,17 @@ def set_up(language: str) -> None:
     light = [name for name in missing if name not in HEAVY]
     if light:
         _install(light)
-    _say_rung()
-    if "google.colab" in sys.modules:
-        _say_colab()
+    # Not before: what they import may just have been installed.
+    from course_lib.gpu import inspect_machine, rung
+    from course_lib.gpu_findings import findings
+
+    facts = inspect_machine()
+    step = rung(facts)
+    print(_("This machine: {rung}. What the course does on it: {plan}.").format(rung=_(step), plan=_(step.plan)))
+    for finding in findings(facts) if facts.cards else []:
+        print(_("Found: {what}. To mend it: {cure}.").format(what=finding.what, cure=finding.cure))
+    if facts.colab:
+        _say_colab(bool(facts.cards))
 
 
 def missing_packages() -> list[str]:
@@ -85,19 +93,10 @@ def _install(names: list[str]) -> None:
         print(_("Could not install {names}: {reason}").format(names=", ".join(names), reason=reason))
 
 
-def _say_rung() -> None:
-    from course_lib.gpu import inspect_machine, rung
-    from course_lib.gpu_findings import findings
-
-    facts = inspect_machine()
-    step = rung(facts)
-    print(_("This machine: {rung}. What the notebook does here: {plan}.").format(rung=_(step), plan=_(step.plan)))
-    for finding in findings(facts):
-        print(_("Note: {what} {cure}").format(what=finding.what, cure=finding.cure))
-
-
-def _say_colab() -> None:
+def _say_colab(has_card: bool) -> None:
     print(_("Colab: save a copy first (File > Save a copy in Drive), or your work is lost when the session ends."))
+    if not has_card:
+        print(_("For a graphics card: Runtime > Change runtime type > T4 GPU. The course does not need one."))
     if state_dir().is_relative_to(DRIVE):
         print(_("Predictions and progress are kept in {folder}.").format(folder=state_dir()))
     else:

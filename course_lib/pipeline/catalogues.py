@@ -1,6 +1,6 @@
-"""The Chinese message catalogues: collected from the code, translated by hand, compiled by Babel.
+"""The Chinese message catalogue: collected from the code, translated by hand, compiled by Babel.
 
-A ``.po`` file is what a translator edits, the ``.mo`` beside it what gettext reads. Both are committed.
+The ``.po`` file is what a translator edits, the ``.mo`` beside it what gettext reads. Both are committed.
 """
 
 import io
@@ -14,34 +14,46 @@ from babel.messages.pofile import read_po, write_po
 
 from course_lib.i18n import DOMAIN, LANGUAGES, LOCALE
 
-_PACKAGE = LOCALE.parent
+
+class _Plain(Catalog):
+    """A catalogue whose header has neither dates nor tool versions: the same messages make the same bytes."""
+
+    @property  # type: ignore[misc]
+    def mime_headers(self) -> list[tuple[str, str]]:
+        return [
+            ("Language", str(self.locale)),
+            ("MIME-Version", "1.0"),
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("Content-Transfer-Encoding", "8bit"),
+        ]
 
 
 def catalogue_of(language: str) -> Path:
     return LOCALE / language / "LC_MESSAGES" / f"{DOMAIN}.po"
 
 
-def read_catalogue(language: str) -> Catalog:
+def translations(language: str) -> dict[str, str]:
+    """The catalogue as translators left it: message to translation, empty where there is none."""
     with catalogue_of(language).open("rb") as file:
-        return read_po(file, locale=language, domain=DOMAIN)
+        return {str(each.id): str(each.string) for each in read_po(file, locale=language) if each.id}
 
 
 def compiled_catalogues() -> Iterator[tuple[Path, bytes]]:
     """Each ``.mo`` file and the bytes that its ``.po`` compiles to."""
     for language in LANGUAGES[1:]:  # English is the language of the messages themselves
-        buffer = io.BytesIO()
-        write_mo(buffer, read_catalogue(language))
+        catalogue, buffer = _Plain(locale=language, fuzzy=False), io.BytesIO()
+        for message, translation in translations(language).items():
+            catalogue.add(message, translation)
+        write_mo(buffer, catalogue)
         yield catalogue_of(language).with_suffix(".mo"), buffer.getvalue()
 
 
 def messages_in_code() -> Catalog:
-    """Every message that the package marks with ``_`` or ``N_``."""
-    catalogue = Catalog(domain=DOMAIN)
-    keywords = {"_": None, "N_": None}
-    for filename, line, message, comments, context in extract_from_dir(
-        _PACKAGE, [("**.py", "python")], keywords=keywords, comment_tags=("translators:",)
-    ):
-        catalogue.add(message, locations=[(filename, line)], auto_comments=comments, context=context)
+    """Every message that the package marks with ``_`` or ``N_``, and where."""
+    catalogue = Catalog()
+    found = extract_from_dir(LOCALE.parent, [("**.py", "python")], keywords={"_": None, "N_": None})
+    for filename, line, message, comments, _context in found:
+        catalogue.add(message, locations=[(filename, line)], auto_comments=comments)
     return catalogue
 
 
@@ -52,12 +64,15 @@ def collect() -> list[str]:
     """
     left = []
     for language in LANGUAGES[1:]:
-        catalogue, path = read_catalogue(language), catalogue_of(language)
-        catalogue.update(messages_in_code(), no_fuzzy_matching=True, update_header_comment=False)
-        catalogue.obsolete.clear()
-        buffer = io.BytesIO()
+        known = translations(language)
+        catalogue, buffer = _Plain(locale=language, fuzzy=False), io.BytesIO()
+        catalogue.header_comment = "# What code says to the reader. Bring it up to date with `make messages`."
+        for message in messages_in_code():
+            if message.id:
+                translation = known.get(str(message.id), "")
+                catalogue.add(message.id, translation, locations=message.locations)
+                left += [] if translation else [str(message.id)]
         # Line numbers would make every change of the code a change of the catalogue.
-        write_po(buffer, catalogue, width=110, sort_output=True, include_lineno=False, omit_header=False)
-        path.write_bytes(buffer.getvalue())
-        left += [f"{path.name}: {message.id}" for message in catalogue if message.id and not message.string]
+        write_po(buffer, catalogue, width=110, sort_by_file=True, include_lineno=False)
+        catalogue_of(language).write_bytes(buffer.getvalue())
     return left
