@@ -1,7 +1,7 @@
 """The report's JSON is the contract's; its device range holds the figures that nvidia-smi really showed."""
 
 import json
-import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ from course_lib.cli import main
 from course_lib.cli.show import show_entries, show_report
 from course_lib.device import CONTEXT_LOW_BYTES, Budget, DeviceRange, device_range
 from course_lib.errors import CourseError
+from course_lib.ledger import Bill, Entry, Instant
 from course_lib.recipe import Recipe
 from course_lib.report import Report
 from course_lib.trace import Event, Trace
@@ -146,59 +147,69 @@ def test_the_terminal_shows_peak_moment_accounts_and_verdict(
 
 
 def test_the_ledgers_lines_come_largest_first(capsys: pytest.CaptureFixture[str]) -> None:
-    entries = [
-        SimpleNamespace(account=Account.TEMPORARY, label="a small thing", bytes=MIB, formula="1 MiB [by hand]"),
-        SimpleNamespace(account=Account.WEIGHTS, label="a large thing", bytes=GIB, formula="1 GiB"),
-    ]
-    show_entries(entries, GIB)
+    at_step = (Instant.OPTIMIZER_STEP,)
+    entries = (
+        Entry(Account.TEMPORARY, "a small thing", at_step, GIB, "1 GiB [by hand]", "this test"),
+        Entry(Account.WEIGHTS, "a large thing", at_step, 2 * GIB, "2 GiB", "this test"),
+        Entry(Account.WEIGHTS, "gone by then", (Instant.FORWARD_END,), GIB, "1 GiB", "this test"),
+    )
+    show_entries(Bill(entries, {}))
     out = capsys.readouterr().out
     assert out.index("a large thing") < out.index("a small thing")
     assert "[by hand]" in out  # a formula's brackets are no markup
-    assert "1.00" in out
+    assert "gone by then" not in out
 
 
-@pytest.fixture
-def forecast(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Recipe]]:
-    """Puts STEP in the ledger's place, and records what the command asked it."""
-    asked: list[tuple[Any, Recipe]] = []
-
-    def predict(shape: Any, recipe: Recipe) -> Any:
-        asked.append((shape, recipe))
-        names = ("peak_bytes", "peak_moment", "at_peak", "moment_peaks", "static_bytes")
-        return SimpleNamespace(entries=[], **{name: getattr(STEP, name) for name in names})
-
-    monkeypatch.setitem(sys.modules, "course_lib.ledger", SimpleNamespace(predict=predict))
-    return asked
+def run(*argv: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    """Exit status and JSON of one command."""
+    status = main([*argv, "--json"])
+    return status, json.loads(capsys.readouterr().out)
 
 
-def test_ledger_passes_flags_on_and_exits_by_the_verdict(
-    forecast: list[tuple[Any, Recipe]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_ledger_passes_flags_on_and_exits_by_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--precision amp-bf16 --lora-rank 16 --lora-targets q_proj,v_proj --checkpoint every:2 --batch 4 --seq 512"
-    assert main(["ledger", "llama-7b", *flags.split(), "--budget-gib", "9", "--json"]) == 1
-    result = json.loads(capsys.readouterr().out)
-    assert result["recipe"] == forecast[0][1].to_dict()
-    assert {key: result["recipe"][key] for key in ("lora_targets", "checkpoint", "batch", "seq")} == {
-        "lora_targets": "q_proj,v_proj", "checkpoint": "every:2", "batch": 4, "seq": 512,
+    status, result = run("ledger", "llama-7b", *flags.split(), "--budget-gib", "9", capsys=capsys)
+    chosen = {
+        "precision": "amp-bf16", "lora_rank": 16, "lora_targets": "q_proj,v_proj", "checkpoint": "every:2", "batch": 4,
+        "seq": 512,
     }  # fmt: skip
+    assert result["recipe"] == {**Recipe().to_dict(), **chosen}
     # two targets a block: A is [16, 4096] and B is [4096, 16], in 32 blocks
     assert result["model"] == {"name": "llama-7b", "params": 6_738_415_616, "trainable": 2 * 32 * 2 * 16 * 4096}
     assert result["gpu"] == {"name": "9 GiB budget", "usable_bytes": 9 * GIB}
-    assert main(["ledger", "llama-7b", "--budget-gib", "24", "--json"]) == 0
-    assert main(["ledger", "llama-7b", "--json"]) == 0
+    assert (status, result["verdict"]) == (1, "does-not-fit")  # the fp32 base alone has 25 GiB
+    for more in (["--budget-gib", "1000"], []):
+        assert run("ledger", "llama-7b", *more, capsys=capsys)[0] == 0
 
 
-def test_a_models_learned_positions_limit_the_sequence(
-    forecast: list[tuple[Any, Recipe]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    for argv, seq in (
-        (["gpt2"], 1024),
-        (["gpt2", "--seq", "1024"], 1024),
-        (["gpt2", "--seq", "7"], 7),
-        (["llama-7b"], 2048),
-    ):
-        assert main(["ledger", *argv, "--json"]) == 0
-        assert forecast[-1][1].seq == seq
-    capsys.readouterr()
+def test_a_models_learned_positions_limit_the_sequence(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, seq in ((["gpt2"], 1024), (["gpt2", "--seq", "7"], 7), (["llama-7b"], 2048)):
+        assert run("ledger", *argv, capsys=capsys)[1]["recipe"]["seq"] == seq
     assert main(["ledger", "gpt2", "--seq", "1025"]) == 2
     assert "--seq: got 1025" in capsys.readouterr().err
+
+
+def test_ledger_and_dry_run_answer_in_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
+    for recipe in ([], ["--lora-rank", "8"]):
+        _, ledger = run("ledger", "gpt2", *recipe, capsys=capsys)
+        _, dryrun = run("dryrun", "gpt2", *recipe, capsys=capsys)
+        assert ledger["model"] == dryrun["model"]
+        assert ledger["recipe"] == dryrun["recipe"]
+        assert {key: type(value) for key, value in ledger.items()} == {k: type(v) for k, v in dryrun.items()}
+        assert ledger["accounts_at_peak"].keys() == dryrun["accounts_at_peak"].keys()
+
+
+def test_both_commands_print_a_report(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in ("ledger", "dryrun"):
+        assert main([command, "gpt2", "--lora-rank", "8"]) == 0
+        out, err = capsys.readouterr()
+        assert err == ""
+        assert max(map(len, out.splitlines())) <= 80
+        assert "gpt2: 124,439,808 parameters" in out
+        assert ("formula" in out) == (command == "ledger")
+
+
+def test_the_plot_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dryrun", "gpt2", "--seq", "64", "--plot", str(tmp_path / "step.svg")]) == 0
+    assert "<svg" in (tmp_path / "step.svg").read_text()

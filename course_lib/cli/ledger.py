@@ -38,5 +38,5 @@ def run(args: argparse.Namespace) -> int:
         from course_lib.cli.show import show_entries, show_report
 
         show_report(report)
-        show_entries((each for each in bill.entries if bill.peak_moment in each.moments), bill.peak_bytes)
+        show_entries(bill)
     return report.exit_code

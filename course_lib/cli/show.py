@@ -1,8 +1,5 @@
 """How a report looks in a terminal: one unit throughout, 80 columns suffice, plain text where it is piped."""
 
-from collections.abc import Iterable
-from typing import Protocol
-
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress_bar import ProgressBar
@@ -10,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from course_lib.accounts import ACCOUNTS, STEP_MOMENTS, Account
+from course_lib.ledger import Bill
 from course_lib.recipe import Recipe
 from course_lib.report import STATIC_ACCOUNTS, Report
 from course_lib.units import GIB, Unit, format_bytes, in_unit
@@ -26,22 +24,6 @@ VERDICT_COLOURS = {"fits": "green", "tight": "yellow", "does-not-fit": "red"}
 _ALWAYS_SAID = ("precision", "optimizer", "optimizer_impl", "batch", "seq")
 
 
-class Entry(Protocol):
-    """A line of the ledger's bill."""
-
-    @property
-    def account(self) -> Account: ...
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def bytes(self) -> int: ...
-
-    @property
-    def formula(self) -> str: ...
-
-
 def show_report(report: Report) -> None:
     """Print who owns the bytes at the peak, when the peak is, and whether the card takes it."""
     unit = _unit_of(report.forecast.peak_bytes)
@@ -52,13 +34,13 @@ def show_report(report: Report) -> None:
     console.print(_card_sentences(report))
 
 
-def show_entries(entries: Iterable[Entry], peak_bytes: int) -> None:
-    """Print the ledger's lines that make up the peak, the largest first."""
-    unit = _unit_of(peak_bytes)
+def show_entries(bill: Bill) -> None:
+    """Print the bill's lines that make up the peak, the largest first."""
+    unit = _unit_of(bill.peak_bytes)
     table = _table("account", "what the peak consists of", unit, "formula")
-    for entry in sorted(entries, key=lambda entry: -entry.bytes):
+    for entry in sorted(bill.entries_at(bill.peak_instant), key=lambda entry: -entry.size_bytes):
         account = Text(str(entry.account), style=COLOURS[entry.account])
-        table.add_row(account, Text(entry.label), _number(entry.bytes, unit), Text(entry.formula))
+        table.add_row(account, Text(entry.label), _number(entry.size_bytes, unit), Text(entry.formula))
     Console(highlight=False).print(table)
 
 
