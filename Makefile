@@ -7,6 +7,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# nbgrader calls alembic, and JupyterLab its extensions' tools, by name.
+export PATH := $(abspath $(BIN)):$(PATH)
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 help:

@@ -31,8 +31,10 @@ NBGRADER_ROLES: Mapping[str, dict[str, bool]] = {
     "readonly": {"grade": False, "solution": False, "locked": True},
 }
 SETUP_BODY = 'LANGUAGE = "en"'
+#: What Jupytext notes of blank lines, so that it could write the script back.
+_OF_JUPYTEXT = ("lines_to_next_cell", "lines_to_end_of_cell_marker")
 _REGIONS = ("SOLUTION", "HIDDEN TESTS", "MARK SCHEME")
-_HEADER = re.compile(r'# %%(?: \[markdown\])?(?: [a-z]+=(?:"[^"]*"|\d+|\["[^\]]*"\]))*')
+_HEADER = re.compile(r'# %%(?: \[markdown\])?(?: (?:tags=\["[^\]]*"\]|(?!tags)[a-z]+=(?:"[^"]*"|\d+)))*')
 _LIKE_A_HEADER = re.compile(r"\s*#\s*(%%|%\s*(\[|$))")
 
 
@@ -105,7 +107,7 @@ def _raw_cells(unit: Unit, text: str) -> list[_Raw]:
             unit.refuse(
                 number,
                 f"broken cell header {lines[number - 1].strip()!r}; "
-                'expected # %% or # %% [markdown], then key="value" with one space before each',
+                'expected # %% or # %% [markdown], then key="value" or tags=["value"], one space before each',
             )
     before = next((number for number, line in enumerate(lines[: starts[0] - 1] if starts else lines, 1) if line), None)
     if before or not starts:
@@ -117,7 +119,8 @@ def _raw_cells(unit: Unit, text: str) -> list[_Raw]:
     for cell, start, end in zip(cells, starts, ends, strict=True):
         _check_lines(unit, cell, start, lines[start : end - 1])
     return [
-        _Raw(cell.cell_type, start, dict(cell.metadata), cell.source) for cell, start in zip(cells, starts, strict=True)
+        _Raw(cell.cell_type, start, {k: v for k, v in cell.metadata.items() if k not in _OF_JUPYTEXT}, cell.source)
+        for cell, start in zip(cells, starts, strict=True)
     ]
 
 
@@ -188,9 +191,6 @@ def _check_keys(unit: Unit, cell: _Raw) -> tuple[tuple[str, ...], dict[str, Any]
     unknown = sorted(cell.keys.keys() - known)
     if unknown:
         unit.refuse(cell.line, f"unknown key {unknown[0]!r} in a {cell.kind} header, expected {sorted(known)}")
-    tags = cell.keys.get("tags", [])
-    if not isinstance(tags, list):
-        unit.refuse(cell.line, f'tags: got {tags!r}, expected a list such as ["setup"]')
     roles = [role for role in NBGRADER_ROLES if role in cell.keys]
     if len(roles) > 1:
         unit.refuse(cell.line, f"a cell is one thing to nbgrader, got {' and '.join(roles)}")
@@ -205,7 +205,7 @@ def _check_keys(unit: Unit, cell: _Raw) -> tuple[tuple[str, ...], dict[str, Any]
     ):
         if f"BEGIN {region}" in cell.text and not allowed:
             unit.refuse(cell.line, f"BEGIN {region} outside {where}")
-    return tuple(tags), metadata
+    return tuple(cell.keys.get("tags", ())), metadata
 
 
 def _nbgrader_metadata(unit: Unit, cell: _Raw, role: str) -> dict[str, Any]:
