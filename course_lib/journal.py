@@ -8,6 +8,7 @@ The first guess stays: a guess that may be mended after the measurement teaches 
 shared by both editions of the course.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from numbers import Number
@@ -184,8 +185,9 @@ def _plain(name: str, value: Any) -> Value:
     """A value that JSON can hold: NumPy's and torch's scalars become Python's, an enum its text."""
     if isinstance(value, str):
         return str(value)
-    if hasattr(value, "item") and not isinstance(value, Number):
-        value = value.item() if getattr(value, "ndim", 0) == 0 or getattr(value, "size", 0) == 1 else value
+    if hasattr(value, "item"):
+        with suppress(ValueError, RuntimeError):  # NumPy's and torch's word for more than one number
+            value = value.item()
     if isinstance(value, bool) or not isinstance(value, Number) or isinstance(value, complex):
         raise CourseError(f"{name}: got {value!r}, expected a number or a text")
     number: float | int = int(value) if isinstance(value, int) else float(value)  # type: ignore[arg-type]
