@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from course_lib.errors import CourseError
+from course_lib.i18n import _
 from course_lib.units import GIB, MIB
 
 Capability = tuple[int, int]  #: CUDA's compute capability, (major, minor)
@@ -40,20 +41,24 @@ class TrainingType(NamedTuple):
 
 def training_type_for(capability: Capability) -> TrainingType:
     """The number format that a card of this compute capability trains in best."""
-    have = f"compute capability {dotted(capability)}"
     if capability >= FIRST_WITH_NATIVE_BF16:
-        return TrainingType(
-            "bf16", f"{have} computes bfloat16 natively: half the bytes, the range of FP32, no loss scaling"
+        dtype = "bf16"
+        reason = _(
+            "compute capability {number} computes bfloat16 natively: half the bytes, the range of FP32, no loss scaling"
         )
-    if capability >= FIRST_WITH_FP16_TENSOR_CORES:
-        return TrainingType(
-            "fp16",
-            f"{have} is fast in FP16 but only emulates bfloat16 (native from 8.0): "
-            "keep FP32 weights, run under autocast, scale the loss",
+    elif capability >= FIRST_WITH_FP16_TENSOR_CORES:
+        dtype = "fp16"
+        reason = _(
+            "compute capability {number} is fast in FP16 but only emulates bfloat16 (native from 8.0): "
+            "keep FP32 weights, run under autocast, scale the loss"
         )
-    return TrainingType(
-        "fp32", f"{have} has no tensor cores (they start at 7.0): 16 bits would save memory but little time"
-    )
+    else:
+        dtype = "fp32"
+        reason = _(
+            "compute capability {number} has no tensor cores (they start at 7.0): "
+            "16 bits would save memory but little time"
+        )
+    return TrainingType(dtype, reason.format(number=dotted(capability)))
 
 
 @dataclass(frozen=True)

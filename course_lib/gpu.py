@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from course_lib.cards import Capability, TrainingType, training_type_for
 from course_lib.errors import CourseError
+from course_lib.i18n import N_, _
 from course_lib.units import GIB
 
 if TYPE_CHECKING:
@@ -67,20 +68,20 @@ class Facts:
 class Rung(StrEnum):
     """The hardware ladder: what a lesson finds, and therefore does."""
 
-    CPU = "CPU only"
-    SMALL = "8 to 12 GB card, as in laptops"
-    T4 = "16 GB card, such as Colab's T4"
-    CARD_24GB = "24 GB card"
-    LARGER = "larger card"
+    CPU = N_("CPU only")
+    SMALL = N_("8 to 12 GB card, as in laptops")
+    T4 = N_("16 GB card, such as Colab's T4")
+    CARD_24GB = N_("24 GB card")
+    LARGER = N_("larger card")
 
     @property
     def plan(self) -> str:
         return {
-            Rung.CPU: "everything runs: the dry run for memory, tiny tensors for numerics",
-            Rung.SMALL: "real steps of small models, the dry run for the rest",
-            Rung.T4: "real steps of small models, 7B only with NF4, the dry run for the rest",
-            Rung.CARD_24GB: "7B with LoRA, the dry run for what is larger",
-            Rung.LARGER: "7B with LoRA in larger batches, full fine-tuning as far as the ledger says",
+            Rung.CPU: _("everything runs: the dry run for memory, tiny tensors for numerics"),
+            Rung.SMALL: _("real steps of small models, the dry run for the rest"),
+            Rung.T4: _("real steps of small models, 7B only with NF4, the dry run for the rest"),
+            Rung.CARD_24GB: _("7B with LoRA, the dry run for what is larger"),
+            Rung.LARGER: _("7B with LoRA in larger batches, full fine-tuning as far as the ledger says"),
         }[self]
 
 
@@ -99,7 +100,7 @@ def rung(facts: Facts) -> Rung:
 def training_type(facts: Facts) -> TrainingType:
     """The number format to train in on this machine, and why."""
     if facts.card is None:
-        return TrainingType("fp32", "processors compute FP32 well, 16-bit matrix products can be 100 times slower")
+        return TrainingType("fp32", _("processors compute FP32 well, 16-bit matrix products can be 100 times slower"))
     return training_type_for(facts.card.capability)
 
 

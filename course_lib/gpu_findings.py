@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from course_lib.cards import FIRST_WITH_NATIVE_BF16, dotted, training_type_for
 from course_lib.gpu import Facts, Version, built_for
+from course_lib.i18n import _
 from course_lib.units import GIB, format_bytes
 
 SELECTOR = "https://pytorch.org/get-started/locally/"
@@ -40,30 +41,37 @@ def findings(facts: Facts) -> list[Finding]:
 def _no_gpu(facts: Facts) -> Iterator[Finding]:
     if facts.cards:
         return
-    apple = "; an Apple GPU is not used, since PyTorch's memory counters are CUDA's" if facts.apple_gpu else ""
-    cure = "none needed: the dry run shows memory, tiny tensors show numerics, GPU-only cells show recorded results"
+    what = _("no NVIDIA card with a driver is visible")
+    if facts.apple_gpu:
+        what += _("; an Apple GPU is not used, since PyTorch's memory counters are CUDA's")
+    cure = _("none needed: the dry run shows memory, tiny tensors show numerics, GPU-only cells show recorded results")
     if facts.colab:
-        cure += "; for a card choose Runtime > Change runtime type > T4 GPU"
-    yield Finding("no-gpu", f"no NVIDIA card with a driver is visible{apple}", cure)
+        cure += _("; for a card choose Runtime > Change runtime type > T4 GPU")
+    yield Finding("no-gpu", what, cure)
 
 
 def _no_torch(facts: Facts) -> Iterator[Finding]:
     if facts.torch_version is None:
         yield Finding(
             "no-torch",
-            "PyTorch is not installed: only course ledger, plan, oom and gpu work",
-            f"install it with the command that {SELECTOR} prints",
+            _("PyTorch is not installed: only course ledger, plan, oom and gpu work"),
+            _("install it with the command that {selector} prints").format(selector=SELECTOR),
         )
 
 
 def _cpu_only_torch(facts: Facts) -> Iterator[Finding]:
     if facts.cards and facts.torch_version and facts.torch_cuda is None:
+        what = _("torch {version} is a CPU build beside {cards}").format(
+            version=facts.torch_version, cards=_names(facts)
+        )
+        if facts.system == "Windows":
+            what += _("; pip's default on Windows is one")
         yield Finding(
             "cpu-only-torch",
-            f"torch {facts.torch_version} is a CPU build beside {_names(facts)}"
-            + ("; pip's default on Windows is one" if facts.system == "Windows" else ""),
-            f"pip uninstall torch, then install with the command that {SELECTOR} prints "
-            f"for {f'CUDA {facts.driver_cuda[0]}.x' if facts.driver_cuda else 'CUDA'}",
+            what,
+            _("pip uninstall torch, then install with the command that {selector} prints for {cuda}").format(
+                selector=SELECTOR, cuda=f"CUDA {facts.driver_cuda[0]}.x" if facts.driver_cuda else "CUDA"
+            ),
         )
 
 
@@ -74,23 +82,32 @@ def _torch_sees_no_card(facts: Facts) -> Iterator[Finding]:
     if served and served[0] < needed[0]:  # within a major version any minor version will do
         yield Finding(
             "driver-too-old",
-            f"driver {facts.driver_version} serves CUDA up to {dotted(served)}, "
-            f"torch {facts.torch_version} needs CUDA {dotted(needed)}",
-            f"update the driver to {OLDEST_DRIVER.get(needed[0], 'the newest')} or later (nvidia.com/drivers), "
-            f"or install a torch built for CUDA {served[0]}.x: {SELECTOR}",
+            _("driver {driver} serves CUDA up to {served}, torch {version} needs CUDA {needed}").format(
+                driver=facts.driver_version, served=dotted(served), version=facts.torch_version, needed=dotted(needed)
+            ),
+            _(
+                "update the driver to {oldest} or later (nvidia.com/drivers), "
+                "or install a torch built for CUDA {major}.x: {selector}"
+            ).format(oldest=OLDEST_DRIVER.get(needed[0], _("the newest")), major=served[0], selector=SELECTOR),
         )
     elif facts.visible_devices is not None and not re.match(r"\s*(\d|GPU-|MIG-)", facts.visible_devices):
         yield Finding(
             "cards-hidden",
-            f"CUDA_VISIBLE_DEVICES={facts.visible_devices!r} hides {_names(facts)} from torch",
-            "unset CUDA_VISIBLE_DEVICES, or set it to 0, before Python starts",
+            _("CUDA_VISIBLE_DEVICES={value!r} hides {cards} from torch").format(
+                value=facts.visible_devices, cards=_names(facts)
+            ),
+            _("unset CUDA_VISIBLE_DEVICES, or set it to 0, before Python starts"),
         )
     else:
         yield Finding(
             "cuda-unavailable",
-            f"torch {facts.torch_version} cannot open {_names(facts)}, although the driver is new enough",
-            "run python -c 'import torch; torch.cuda.init()' to see why; after a driver update restart the machine, "
-            "in a container pass --gpus all",
+            _("torch {version} cannot open {cards}, although the driver is new enough").format(
+                version=facts.torch_version, cards=_names(facts)
+            ),
+            _(
+                "run python -c 'import torch; torch.cuda.init()' to see why; "
+                "after a driver update restart the machine, in a container pass --gpus all"
+            ),
         )
 
 
@@ -104,12 +121,16 @@ def _not_built_for_card(facts: Facts) -> Iterator[Finding]:
         old = 10 * card.capability[0] + card.capability[1] < oldest
         yield Finding(
             "card-too-old" if old else "card-too-new",
-            f"torch {facts.torch_version} has no kernels for {card.name} ({dotted(card.capability)}); "
-            f"it has {' '.join(facts.torch_archs)}",
+            _("torch {version} has no kernels for {card} ({capability}); it has {kernels}").format(
+                version=facts.torch_version, card=card.name, capability=dotted(card.capability),
+                kernels=" ".join(facts.torch_archs),
+            ),  # fmt: skip
             # PYTORCH_RELEASES_CODE_CC in torch/cuda/__init__.py (torch 2.13): only CUDA 12.6 has 5.0 to 7.0
-            f"install a torch built for CUDA 12.6, the last that serves 5.0 to 7.0: {SELECTOR}"
-            if old
-            else f"install the newest torch with its newest CUDA: {SELECTOR}",
+            (
+                _("install a torch built for CUDA 12.6, the last that serves 5.0 to 7.0: {selector}")
+                if old
+                else _("install the newest torch with its newest CUDA: {selector}")
+            ).format(selector=SELECTOR),
         )
 
 
@@ -119,25 +140,36 @@ def _no_native_bf16(facts: Facts) -> Iterator[Finding]:
             dtype = training_type_for(card.capability).dtype
             how = {
                 "fp16": "FP32 weights, torch.autocast('cuda', torch.float16), torch.amp.GradScaler('cuda')",
-                "fp32": "FP16 would need loss scaling and, without tensor cores, gain little time",
+                "fp32": _("FP16 would need loss scaling and, without tensor cores, gain little time"),
             }[dtype]
             yield Finding(
                 "pre-ampere",
-                f"{card.name} ({dotted(card.capability)}) has no native bfloat16 (from 8.0); "
-                "torch.cuda.is_bf16_supported() says True all the same, by emulation",
-                f"train in {dtype}: {how}; ask is_bf16_supported(including_emulation=False)",
+                _(
+                    "{card} ({capability}) has no native bfloat16 (from 8.0); "
+                    "torch.cuda.is_bf16_supported() says True all the same, by emulation"
+                ).format(card=card.name, capability=dotted(card.capability)),
+                _("train in {dtype}: {how}; ask is_bf16_supported(including_emulation=False)").format(
+                    dtype=dtype, how=how
+                ),
             )
 
 
 def _spills_to_host(facts: Facts) -> Iterator[Finding]:
     windows_driver = facts.wsl or facts.system == "Windows"
     if facts.cards and windows_driver and _numbers(facts.driver_version) >= FIRST_DRIVER_THAT_SPILLS:
+        cure = _(
+            "in Windows: NVIDIA Control Panel > Manage 3D settings > CUDA - Sysmem Fallback Policy > "
+            "Prefer No Sysmem Fallback (driver 546.01 or later)"
+        )
+        if facts.wsl:
+            cure += _(", then wsl --shutdown")
         yield Finding(
             "spills-to-host",
-            "the Windows driver moves memory to the host when the card is full: steps turn many times slower "
-            "where elsewhere CUDA reports out of memory, and device use can exceed the card",
-            "in Windows: NVIDIA Control Panel > Manage 3D settings > CUDA - Sysmem Fallback Policy > "
-            "Prefer No Sysmem Fallback (driver 546.01 or later)" + (", then wsl --shutdown" if facts.wsl else ""),
+            _(
+                "the Windows driver moves memory to the host when the card is full: steps turn many times slower "
+                "where elsewhere CUDA reports out of memory, and device use can exceed the card"
+            ),
+            cure,
         )
 
 
@@ -146,9 +178,10 @@ def _memory_in_use(facts: Facts) -> Iterator[Finding]:
         if card.used_elsewhere_bytes > max(NOTABLE_USE_BYTES, NOTABLE_USE_PART * card.total_bytes):
             yield Finding(
                 "memory-in-use",
-                f"{format_bytes(card.used_elsewhere_bytes)} of {format_bytes(card.total_bytes)} on {card.name} "
-                "are held outside this process's tensors",
-                "nvidia-smi names the processes; most often it is the kernel of another notebook: shut it down",
+                _("{used} of {total} on {card} are held outside this process's tensors").format(
+                    used=format_bytes(card.used_elsewhere_bytes), total=format_bytes(card.total_bytes), card=card.name
+                ),
+                _("nvidia-smi names the processes; most often it is the kernel of another notebook: shut it down"),
             )
 
 
@@ -157,8 +190,12 @@ def _mig_slice(facts: Facts) -> Iterator[Finding]:
         if " MIG " in card.name:
             yield Finding(
                 "mig-slice",
-                f"{card.name} is a slice of a card with {format_bytes(card.total_bytes)} of its own",
-                f"plan with --budget-gib {card.total_bytes / GIB:.2f} instead of the card's name",
+                _("{card} is a slice of a card with {size} of its own").format(
+                    card=card.name, size=format_bytes(card.total_bytes)
+                ),
+                _("plan with --budget-gib {size} instead of the card's name").format(
+                    size=f"{card.total_bytes / GIB:.2f}"
+                ),
             )
 
 
