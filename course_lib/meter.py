@@ -22,6 +22,7 @@ nobody hands to an operator are not seen; custom C++ autograd nodes that keep ra
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from types import TracebackType
 from typing import Any, Self
 
@@ -76,7 +77,7 @@ class Meter(TorchDispatchMode):
         self._operators: list[tuple[Moment, str]] = []
         self._made_forward: list[_Allocation] = []
         self._moment = Moment.LOAD
-        self._in_optimizer = False
+        self._optimizer_depth = 0  # an optimizer may call another
         self._hooks: list[Any] = []
         # Adam keeps its step counters in host memory unless it is fused or capturable; where the host is
         # the device being measured, they would be counted although no card ever holds them.
@@ -123,24 +124,34 @@ class Meter(TorchDispatchMode):
                 if when != _NEVER:
                     change = changes.setdefault(when, [[0] * len(ACCOUNTS), [0] * len(ACCOUNTS)])[part]
                     change[account] += sign * round_to_block(each.size_bytes)
+        for when in range(1, len(self._operators)):  # a moment in which nothing is allocated still begins
+            if self._operators[when][0] is not self._operators[when - 1][0]:
+                changes.setdefault(when, [[0] * len(ACCOUNTS), [0] * len(ACCOUNTS)])
         events = []
         for when in sorted(changes):
             moment, operator = (Moment.LOAD, "resident") if when == _RESIDENT else self._operators[when]
-            for change, name in zip(changes[when], (operator, "free"), strict=True):
-                if any(change):
-                    events.append(Event(moment, name, _change(change)))
+            born, died = changes[when]
+            if any(born) or not any(died):
+                events.append(Event(moment, operator, _change(born)))
+            if any(died):
+                events.append(Event(moment, "free", _change(died)))
         return Trace(tuple(events), self.static_bytes())
 
     def static_bytes(self) -> dict[Account, int]:
-        """Tensor bytes of weights, gradients and optimizer state, without rounding to blocks."""
-        static = dict.fromkeys((Account.WEIGHTS, Account.GRADIENTS, Account.OPTIMIZER), 0)
-        for each in self._allocations:
-            if each.account in static:
-                static[each.account] += each.size_bytes
+        """The most bytes of weights, gradients and optimizer state alive at once, without rounding to blocks."""
+        static = {}
+        for account in (Account.WEIGHTS, Account.GRADIENTS, Account.OPTIMIZER):
+            changes = [
+                (when, sign * each.size_bytes)
+                for each in self._allocations
+                if each.account is account
+                for when, sign in ((each.born, 1), (each.died + 0.5, -1))
+            ]
+            static[account] = max(accumulate((size for _, size in sorted(changes)), initial=0))
         return static
 
     def _moment_now(self) -> Moment:
-        if self._in_optimizer:
+        if self._optimizer_depth:
             return Moment.OPTIMIZER_STEP
         return Moment.BACKWARD if torch._C._current_graph_task_id() != -1 else Moment.FORWARD
 
@@ -180,10 +191,10 @@ class Meter(TorchDispatchMode):
         each.died = len(self._operators) - 1
 
     def _enter_optimizer(self) -> None:
-        self._in_optimizer = True
+        self._optimizer_depth += 1
 
     def _leave_optimizer(self) -> None:
-        self._in_optimizer = False
+        self._optimizer_depth -= 1
         self._settle_optimizer()
 
     def _settle_residents(self) -> None:

@@ -1,7 +1,7 @@
 """One training step as every instrument runs it, and the optimizers of a recipe.
 
-The step is the plain one: drop old gradients, forward and backward once per micro-batch, one update.
-Nothing but the loss is held when the backward pass begins.
+The step is the plain one: forward and backward once per micro-batch, one update, gradients dropped. Nothing
+but the loss is held when the backward pass begins.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,13 +26,13 @@ def train_step(
 ) -> None:
     """One update from the mean loss of ``micro_batches``; ``loss_of(model, batch)`` is a scalar."""
     micro_batches = list(micro_batches)
-    optimizer.zero_grad()
     for batch in micro_batches:
         with autocast():
             loss = loss_of(model, batch) / len(micro_batches)
         loss.backward()
         del loss
     optimizer.step()
+    optimizer.zero_grad()
 
 
 def autocast_of(recipe: Recipe, device_type: str = "cuda") -> Callable[[], AbstractContextManager[Any]]:
