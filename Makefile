@@ -49,7 +49,7 @@ lint: setup
 
 # A wheel to lay beside a notebook where there is no repository to install from.
 wheel: setup
-	$(BIN)/python -m pip wheel --disable-pip-version-check --quiet --no-deps --wheel-dir dist .
+	$(BIN)/hatchling build --target wheel --directory dist
 
 # New versions for everybody: resolve afresh, keep torch, drop what only one platform needs.
 lock:

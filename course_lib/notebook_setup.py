@@ -37,7 +37,7 @@ def set_up(language: str) -> None:
 
     facts = inspect_machine()
     step = rung(facts)
-    print(_("This machine: {rung}. What the course does on it: {plan}.").format(rung=_(step), plan=_(step.plan)))
+    print(_("This machine: {rung}; {plan}.").format(rung=_(step), plan=step.plan))
     for finding in findings(facts) if facts.cards else []:
         print(_("Found: {what}. To mend it: {cure}.").format(what=finding.what, cure=finding.cure))
     if facts.colab:
