@@ -1,0 +1,32 @@
+"""Show a figure with the words for those who cannot see it."""
+
+from base64 import b64encode
+from html import escape
+from io import BytesIO
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+_SHOWN_DPI, _DRAWN_DPI = 80, 160  #: drawn finer than shown, for sharp screens
+
+
+def show(picture: Axes | Figure, alt: str) -> None:
+    """Display a figure in a notebook as an image with alternative text, and close it.
+
+    Jupyter's own display of a figure has no place for such a text.
+
+    Args:
+        picture: the figure, or any axes of it.
+        alt: what it shows, in the reader's language; :func:`course_lib.plots.alt_text` makes one.
+    """
+    import matplotlib.pyplot as plt
+    from IPython.display import HTML, display
+
+    figure = picture if isinstance(picture, Figure) else picture.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DRAWN_DPI)
+    plt.close(figure)  # else the notebook would show it again, without the text
+    width = round(figure.get_figwidth() * _SHOWN_DPI)
+    data = b64encode(buffer.getvalue()).decode()
+    display(HTML(f'<img alt="{escape(alt)}" width="{width}" src="data:image/png;base64,{data}">'))
