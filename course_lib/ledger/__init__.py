@@ -18,6 +18,7 @@ from course_lib.shape import ModelShape
 
 __all__ = ["Bill", "Entry", "Instant", "predict"]
 
+_CHECKPOINT_SOURCE = "torch/utils/checkpoint.py; Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost"
 _BLOCK_SOURCE = "the block's forward, operator by operator (course_lib/ledger/block.py)"
 
 
@@ -35,48 +36,35 @@ def predict(shape: ModelShape, recipe: Recipe) -> Bill:
 def _activations(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
     """What the stack of blocks keeps, and what the block being worked on takes."""
     block = Block(shape, recipe)
-    tokens, every = recipe.tokens, recipe.checkpoint_every
-    weight_casts = block.weight_casts_bytes
-    before_blocks = (Instant.FORWARD_END, Instant.BACKWARD_HEAD)
-    inside = round(block.backward_bytes * tokens) + _weight_gradient_cast(block)
+    tokens, every, layers = recipe.tokens, recipe.checkpoint_every, shape.layers
+    kept = round(block.kept_bytes * tokens)
+    kept_by_all = (Instant.FORWARD_END, Instant.BACKWARD_HEAD)
     if every:
-        segments = ceil(shape.layers / every)
-        boundary = block.boundary_bytes * tokens
-        yield Entry(
-            Account.ACTIVATIONS, "checkpoints, one per segment", (*before_blocks, Instant.BACKWARD_TOP),
-            segments * boundary, f"{segments} x tokens x {block.boundary_bytes // shape.hidden} B x H", "torch/utils/checkpoint.py",
-        )  # fmt: skip
-        yield Entry(
-            Account.ACTIVATIONS, "the last checkpoint to be used", (Instant.BACKWARD_BOTTOM,), boundary,
-            f"tokens x {block.boundary_bytes // shape.hidden} B x H", "torch/utils/checkpoint.py",
-        )  # fmt: skip
-        yield _casts(shape.layers * block.cached_casts_bytes, (Instant.FORWARD_END,))
-        first = last = min(every, shape.layers) - 1
-        if shape.layers % every:  # the remainder is the last segment, the first that backward reaches
-            last = shape.layers % every - 1
-        others = {Instant.BACKWARD_TOP: last, Instant.BACKWARD_BOTTOM: first}
+        segments, width = ceil(layers / every), block.boundary_bytes
+        for label, instants, count in (
+            ("checkpoints, one per segment", (Instant.FORWARD_TOP, *kept_by_all, Instant.BACKWARD_TOP), segments),
+            ("the last checkpoint to be used", (Instant.BACKWARD_BOTTOM,), 1),
+        ):
+            formula = f"{count} x tokens x {width:,} B"
+            yield Entry(Account.ACTIVATIONS, label, instants, count * tokens * width, formula, _CHECKPOINT_SOURCE)
+        yield _casts(layers * block.cached_casts_bytes, (Instant.FORWARD_TOP, Instant.FORWARD_END))
+        # The remainder is the last segment, so the first that the backward pass reaches.
+        others = {Instant.BACKWARD_TOP: (layers - 1) % every, Instant.BACKWARD_BOTTOM: min(every, layers) - 1}
     else:
-        kept = round(shape.layers * block.kept_bytes * tokens)
-        yield Entry(
-            Account.ACTIVATIONS, "kept by the blocks", before_blocks, kept,
-            f"{shape.layers} blocks x tokens x {block.kept_bytes:,.0f} B", _BLOCK_SOURCE,
-        )  # fmt: skip
-        yield _casts(shape.layers * weight_casts, before_blocks)
-        others = {Instant.BACKWARD_TOP: shape.layers - 1, Instant.BACKWARD_BOTTOM: 0}
+        formula = f"{layers} blocks x tokens x {block.kept_bytes:,.0f} B"
+        yield Entry(Account.ACTIVATIONS, "kept by the blocks", kept_by_all, layers * kept, formula, _BLOCK_SOURCE)
+        yield _casts(layers * block.weight_casts_bytes, kept_by_all)
+        others = {Instant.FORWARD_TOP: layers - 1, Instant.BACKWARD_TOP: layers - 1, Instant.BACKWARD_BOTTOM: 0}
     for instant, count in others.items():
-        yield Entry(
-            Account.ACTIVATIONS, "kept by the other blocks", (instant,),
-            count * (round(block.kept_bytes * tokens) + weight_casts),
-            f"{count} blocks x tokens x {block.kept_bytes:,.0f} B", _BLOCK_SOURCE,
-        )  # fmt: skip
-        yield Entry(
-            Account.ACTIVATIONS, "kept by the block at work", (instant,), round(block.kept_bytes * tokens) + weight_casts,
-            f"tokens x {block.kept_bytes:,.0f} B", _BLOCK_SOURCE,
-        )  # fmt: skip
-        yield Entry(
-            Account.TEMPORARY, "gradients inside the block at work", (instant,),
-            inside - round(block.kept_bytes * tokens), "the most at once, less what it replaces", _BLOCK_SOURCE,
-        )  # fmt: skip
+        most = block.forward_bytes if instant is Instant.FORWARD_TOP else block.backward_bytes
+        extra = round(most * tokens) - kept + (0 if instant is Instant.FORWARD_TOP else _weight_gradient_cast(block))
+        for label, account, size, formula in (
+            ("kept by the other blocks at hand", Account.ACTIVATIONS, count * kept, f"{count} x tokens x {block.kept_bytes:,.0f} B"),
+            ("kept by the block at work", Account.ACTIVATIONS, kept, f"tokens x {block.kept_bytes:,.0f} B"),
+            ("what the block at work takes", Account.TEMPORARY, extra, "the most at once, less what it replaces"),
+        ):  # fmt: skip
+            yield Entry(account, label, (instant,), size, formula, _BLOCK_SOURCE)
+        yield _casts((count + 1) * block.weight_casts_bytes, (instant,))
 
 
 def _casts(size_bytes: int, instants: tuple[Instant, ...]) -> Entry:

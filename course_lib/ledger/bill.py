@@ -17,6 +17,7 @@ from course_lib.accounts import ACCOUNTS, STEP_MOMENTS, Account, Moment
 class Instant(Enum):
     """A point of the step at which live bytes can be at their highest; in the order in which they come."""
 
+    FORWARD_TOP = (Moment.FORWARD, "inside the last block")
     FORWARD_END = (Moment.FORWARD, "the loss has been computed")
     BACKWARD_HEAD = (Moment.BACKWARD, "gradient of the logits")
     BACKWARD_TOP = (Moment.BACKWARD, "inside the last block, the first to be reached")

@@ -221,11 +221,19 @@ class Block:
         return [Kept("attention", "outputs of the adapters' A", size, f"{self.adapter_s} r a target")]
 
     @property
+    def forward_bytes(self) -> float:
+        """The most that is live per token, beyond other blocks, while the block runs forward and keeps."""
+        return self.kept_bytes + self._adapter_extra()
+
+    @property
     def backward_bytes(self) -> float:
-        """The most that is live per token, beyond other blocks, while the block's backward pass runs."""
-        kept = self.kept_bytes
+        """The most that is live per token, beyond other blocks, while the block's backward pass runs.
+
+        Under checkpointing that includes running it forward once more.
+        """
         after_mlp = sum(each.bytes_per_token for each in self.kept if each.part in ("norm1", "attention"))
-        return max(kept + self._mlp_extra(), after_mlp + self._attention_extra(), kept + self._adapter_extra())
+        again = self.forward_bytes + self._waiting_gradients() if self.recipe.checkpoint_every else 0
+        return max(self.kept_bytes + self._mlp_extra(), after_mlp + self._attention_extra(), again)
 
     def _mlp_extra(self) -> float:
         """Gradients of the MLP's inner tensors, three at once, and the residual stream's.
@@ -250,13 +258,35 @@ class Block:
         head_dim = ceil(shape.head_dim / 32) * 32
         return stream + gradients + expanded + 4 * rows * shape.heads * (head_dim + 1)
 
+    @property
+    def _adapter_width(self) -> int:
+        """Bytes of a number in an adapter's output; fp32 adapters over 16-bit weights promote it."""
+        return max(self.s, self.adapter_s)
+
     def _adapter_extra(self) -> float:
-        """While the block is recomputed: an fp32 adapter's output of F numbers is scaled and added in fp32."""
-        if self.shape.family == "gpt2" or not any(each.name == "up_proj" for each in self.adapted):
+        """What an adapter of the MLP takes while it runs forward: its output, the same scaled, and what waits for it."""
+        if self.recipe.kernels == "fused":
             return 0
-        if self.recipe.autocast or self.recipe.trained_bytes == self.w or self.recipe.kernels == "fused":
+        return max(0, self._closing_adapter_extra(), self._up_adapter_extra())
+
+    def _closing_adapter_extra(self) -> float:
+        closing, ffn, hidden = self.shape.linears[-1], self.shape.ffn, self.shape.hidden
+        if closing not in self.adapted:
             return 0
-        down = any(each.name == "down_proj" for each in self.adapted)
-        not_yet = 4 * self.shape.ffn if down else 0
-        stream = (4 * self.w + 4) * self.shape.hidden + (4 * self.shape.hidden if down else 0)
-        return 8 * self.shape.ffn + stream - not_yet
+        cast = self._input_is_cast(norm_output=False)
+        product = self.s * ffn if cast else 0
+        fp32_copy = 4 * ffn if cast and self.recipe.autocast else 0
+        stream = self.w * hidden if self.w == 2 and self.shape.family == "llama" else 0
+        return product + fp32_copy + (self.s + 2 * self._adapter_width) * hidden + stream
+
+    def _up_adapter_extra(self) -> float:
+        linears = {linear.name: linear for linear in self.adapted}
+        if "up_proj" not in linears or self._adapter_width == self.s:
+            return 0
+        not_yet = self._adapter_width * self.shape.ffn if "down_proj" in linears else 0
+        return 2 * self._adapter_width * self.shape.ffn + 2 * self.w * self.shape.hidden - not_yet
+
+    def _waiting_gradients(self) -> float:
+        """Gradients that wait while a block is recomputed: the residual stream's, and its copy for an fp32 adapter."""
+        copies = 4 + self.w if self.shape.linears[-1] in self.adapted and self.adapter_s != self.w else 0
+        return (self.w + copies) * self.shape.hidden
