@@ -1,7 +1,7 @@
 # make setup   fill .venv with the locked versions (Python 3.11 or newer: PYTHON=python3.12 make setup)
 # make lab     open the course in JupyterLab           make lab ARGS="--no-browser --port 8931"
 # make test    the quick tests                         make test ARGS="tests/test_build.py -k stale"
-.PHONY: help setup lab test test-all run build messages lint lock wheel
+.PHONY: help setup lab test test-all test-colab run build messages lint lock wheel
 
 PYTHON ?= python3
 VENV := .venv
@@ -32,6 +32,12 @@ test: setup
 
 test-all: setup
 	$(PYTEST) -m "not gpu" $(ARGS)
+
+# Every unit with the versions of Colab's runtime (torch aside); the course comes by the set-up cell, from a wheel.
+test-colab: wheel
+	[ -d $(VENV)-colab ] || $(PYTHON) -m venv $(VENV)-colab
+	$(VENV)-colab/bin/python -m pip install --quiet torch==2.13.0 --requirement tests/colab/requirements.txt
+	$(VENV)-colab/bin/python tests/colab/run_units.py
 
 run: setup
 	$(BIN)/course run $(ARGS)

@@ -93,7 +93,7 @@ def test_inside_a_checkout_it_is_used_as_it_is(commands: list[list[str]], elsewh
 
 
 def test_with_no_source_at_all_it_says_what_to_do(commands: list[list[str]], elsewhere: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"Lay the course's .whl beside this notebook / 请把"):
+    with pytest.raises(RuntimeError, match=r"Lay the course's .whl file beside this notebook / 请把"):
         run_cell()
     assert commands == []
 

@@ -178,5 +178,13 @@ def test_structures_that_differ(english: str, chinese: str) -> None:
     assert difference(english, english) is None
 
 
+def test_stars_that_markdown_does_not_take_for_bold_are_refused() -> None:
+    assert difference("**“a.”** b", "他说**“先预测。”**再测") == (
+        "** that is not shown as bold in Chinese: '他说**“先预测。”**再测'; put a space outside it"
+    )
+    assert difference("**“a.”** b", "他说 **“先预测。”** 再测") is None
+    assert difference("`2**30` bytes", "`2**30` 字节") is None
+
+
 def test_money_is_no_formula() -> None:
     assert difference("costs \\$3 or \\$4", "要 3 到 4 美元") is None

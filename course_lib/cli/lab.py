@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from course_lib.errors import CourseError
@@ -25,6 +26,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    import course_lib.pipeline
     from course_lib.pipeline.repository import Repository
 
     if args.jupyter[:1] in (["--help"], ["-h"]):
@@ -33,7 +35,9 @@ def run(args: argparse.Namespace) -> int:
     if not find_spec("jupyterlab"):
         raise CourseError("JupyterLab is not installed in this environment; run make setup, then make lab")
     top = Repository.find().top
+    quiet = Path(course_lib.pipeline.__file__).with_name("lab")  # no question about news over the first notebook
     settings = [f"--ServerApp.root_dir={top}", "--LabApp.default_url=/lab/tree/notebooks"]
+    settings += [f"--LabApp.app_settings_dir={quiet}"]
     command = [sys.executable, "-m", "jupyterlab", *settings, *args.jupyter]
     if os.name == "posix":
         os.execv(sys.executable, command)  # so that signals reach JupyterLab itself

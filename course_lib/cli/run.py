@@ -27,9 +27,9 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from course_lib.pipeline.build import read_source
     from course_lib.pipeline.repository import Repository
     from course_lib.pipeline.run import execute
+    from course_lib.pipeline.sources import read_source
 
     repository = Repository.find()
     console = Console(highlight=False)

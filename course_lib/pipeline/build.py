@@ -10,7 +10,7 @@ from course_lib.i18n import LANGUAGES
 from course_lib.pipeline.catalogues import compiled_catalogues
 from course_lib.pipeline.editions import solved, student, to_bytes, was_edited
 from course_lib.pipeline.repository import Repository, is_exercise
-from course_lib.pipeline.sources import Unit, read_unit
+from course_lib.pipeline.sources import read_source
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,6 @@ class Made:
     path: Path
     content: bytes
     committed: bool = True  #: nbgrader's source folder is not
-
-
-def read_source(repository: Repository, unit: str) -> Unit:
-    """Read and check a unit, naming its file as seen from the repository's top."""
-    path = repository.source_of(unit)
-    return read_unit(path, path.relative_to(repository.top))
 
 
 def made_from(repository: Repository) -> Iterator[Made]:

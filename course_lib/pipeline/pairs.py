@@ -18,6 +18,9 @@ def difference(english: str, chinese: str) -> str | None:
     block occurs, and the number of rows of tables. Words inside ``\\text{…}`` may differ.
     """
     en, zh = _structure(english), _structure(chinese)
+    for text, language in ((en, "English"), (zh, "Chinese")):
+        if loose := text.pop("loose **"):  # next to Chinese punctuation, ** does not always open or close
+            return f"** that is not shown as bold in {language}: {loose[0][:40]!r}; put a space outside it"
     if en["heading"] != zh["heading"]:
         return f"headings differ: {_levels(en['heading'])} in English, {_levels(zh['heading'])} in Chinese"
     for what in en:
@@ -34,7 +37,7 @@ def _levels(headings: list[str]) -> str:
 
 def _structure(text: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {
-        kind: [] for kind in ("heading", "formula", "link", "picture", "code block", "table row")
+        kind: [] for kind in ("heading", "formula", "link", "picture", "code block", "table row", "loose **")
     }
     for token in _walk(_parser().parse(text)):
         if token.type == "heading_open":
@@ -50,6 +53,8 @@ def _structure(text: str) -> dict[str, list[str]]:
             found["code block"].append(token.info or "plain")
         elif token.type == "tr_open":
             found["table row"].append("row")
+        elif token.type == "text" and "**" in token.content:
+            found["loose **"].append(token.content)
     return found
 
 

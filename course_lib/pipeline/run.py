@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from course_lib.pipeline.build import read_source
 from course_lib.pipeline.editions import solved
 from course_lib.pipeline.repository import Repository
+from course_lib.pipeline.sources import read_source
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

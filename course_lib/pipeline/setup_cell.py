@@ -12,15 +12,17 @@ LANGUAGE = {language}
 import importlib.util, os, subprocess, sys
 from glob import glob
 
-if not importlib.util.find_spec("course_lib"):  # a notebook on its own, as on Colab: install the course, and only that
+if not importlib.util.find_spec("course_lib"):  # as on Colab: install the course alone
     wheels = sorted(glob("big_models_small_gpus-*.whl"), key=os.path.getmtime)
     source = os.environ.get("COURSE_SOURCE") or (wheels or [{source}])[-1]
     if source:
-        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", source], check=True)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*pip, source], check=True)
     elif os.path.isdir("../../../course_lib"):  # inside a checkout: use it as it is
         sys.path.insert(0, os.path.abspath("../../.."))
     else:
-        raise RuntimeError("Lay the course's .whl beside this notebook / 请把课程的 .whl 文件放在本 notebook 旁边")
+        raise RuntimeError("Lay the course's .whl file beside this notebook / "
+                           "请把课程的 .whl 文件放在本 notebook 旁边")
 
 from course_lib.notebook_setup import set_up
 

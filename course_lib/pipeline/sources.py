@@ -21,7 +21,7 @@ from typing import Any, Literal, NoReturn
 from course_lib.errors import CourseError
 from course_lib.i18n import LANGUAGES
 from course_lib.pipeline.pairs import difference
-from course_lib.pipeline.repository import is_exercise
+from course_lib.pipeline.repository import Repository, is_exercise
 
 #: What a cell is to nbgrader (nbgrader's manual, "Developing assignments with the toolbar").
 NBGRADER_ROLES: Mapping[str, dict[str, bool]] = {
@@ -95,6 +95,12 @@ def read_unit(path: Path, shown_as: Path | None = None) -> Unit:
         unit.refuse(line, f'got {len(setups)} cells with tags=["setup"], expected exactly one')
     _check_grade_ids(unit, cells)
     return Unit(unit.name, unit.path, tuple(cells))
+
+
+def read_source(repository: Repository, unit: str) -> Unit:
+    """Read and check a unit of the course, naming its file as seen from the repository's top."""
+    path = repository.source_of(unit)
+    return read_unit(path, path.relative_to(repository.top))
 
 
 def _raw_cells(unit: Unit, text: str) -> list[_Raw]:

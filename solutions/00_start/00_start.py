@@ -79,7 +79,7 @@ needed_bytes = 4.64 * GIB + 198 * MIB
 settle("start.gpt2_step", needed_bytes / GIB)
 
 neither_bytes = (5.93 - 4.64) * GIB - (54.94 + 233.05) * MIB
-print(f"neither allocated, nor free, nor cached: {format_bytes(neither_bytes)} (CUDA itself, and the screen)")
+print(f"neither allocated, free nor cached: {format_bytes(neither_bytes)} (CUDA, the screen)")
 
 # %% [markdown] lang="en"
 # ## Reconcile
@@ -99,10 +99,13 @@ from course_lib.plots import alt_text, bill_waterfall
 from course_lib.recipe import Recipe
 
 gpt2 = read_model("gpt2")  # sizes only: layers, widths, vocabulary
-recipe = Recipe(precision="fp32", optimizer_impl="forloop", attention="eager", batch=1, seq=1024, accum=1024)
+recipe = Recipe(
+    precision="fp32", optimizer_impl="forloop", attention="eager", batch=1, seq=1024, accum=1024
+)
 bill = ledger.predict(gpt2, recipe)
 
-print(f"ledger {format_bytes(bill.peak_bytes)}, report {format_bytes(needed_bytes)}: {bill.peak_bytes / needed_bytes - 1:+.1%}")
+difference = bill.peak_bytes / needed_bytes - 1
+print(f"ledger {format_bytes(bill.peak_bytes)}, report {format_bytes(needed_bytes)}: {difference:+.1%}")
 show(bill_waterfall(bill), alt_text(bill))
 
 # %% [markdown] lang="en"
@@ -118,9 +121,9 @@ show(bill_waterfall(bill), alt_text(bill))
 # %%
 tokens, vocabulary, fp32_bytes = 1024, 50257, 4
 logits_bytes = tokens * vocabulary * fp32_bytes
-large_block_bytes = 2 * MIB  # PyTorch rounds what is larger than 10 MiB up to a multiple of this
-asked_bytes = -(-logits_bytes // large_block_bytes) * large_block_bytes
-print(f"logits: {format_bytes(logits_bytes, 'MiB')}, asked for as {format_bytes(asked_bytes, 'MiB')}")
+step_bytes = 2 * MIB  # PyTorch asks CUDA for more than 10 MiB in steps of this size
+asked_bytes = -(-logits_bytes // step_bytes) * step_bytes
+print(f"logits {format_bytes(logits_bytes, 'MiB')}, asked for {format_bytes(asked_bytes, 'MiB')}")
 
 # %% [markdown] lang="en"
 # Now the question can be answered. What would have helped? Change the recipe and write the bill again. The card had about 4.9 GiB left for tensors.
@@ -172,7 +175,7 @@ from course_lib.gpu import inspect_machine, training_type
 machine = inspect_machine()
 print(f"host memory {format_bytes(machine.host_memory_bytes)}, torch {machine.torch_version}")
 for card in machine.cards:
-    print(f"{card.name}, {format_bytes(card.total_bytes)}, compute capability {dotted(card.capability)}")
+    print(f"{card.name}, {format_bytes(card.total_bytes)}, capability {dotted(card.capability)}")
 dtype, reason = training_type(machine)
 print(f"train in {dtype}: {reason}")
 

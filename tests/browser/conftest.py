@@ -1,0 +1,83 @@
+"""JupyterLab as `make lab` serves it, over a copy of the notebooks, and a headless Chromium that reads them."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab_page import TOKEN, Lab
+from playwright.sync_api import Browser, Page, sync_playwright
+
+TOP = Path(__file__).resolve().parents[2]
+#: Without the last three, Chromium talks to its maker at every start, which a closed network refuses many times over.
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """`course lab` with the flags of `make lab ARGS=…`; what is typed there changes no committed notebook."""
+    top = tmp_path_factory.mktemp("course")
+    shutil.copytree(TOP / "notebooks", top / "notebooks")
+    shutil.copy(TOP / "pyproject.toml", top)
+    (top / "solutions").mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = ["--no-browser", "--port", str(port), "--allow-root", f"--ServerApp.token={TOKEN}"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(TOP),
+        "COURSE_STATE_DIR": str(top / "state"),
+        "JUPYTER_CONFIG_DIR": str(top / "config"),
+        "JUPYTER_DATA_DIR": str(top / "data"),
+    }
+    with open(top / "server.log", "wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "course_lib", "lab", *flags], cwd=top, env=environment, stdout=log, stderr=log
+        )
+    try:
+        address = f"http://127.0.0.1:{port}"
+        _wait_for(f"{address}/api?token={TOKEN}", server, top / "server.log")
+        yield Lab(address, top)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(timeout=30)
+
+
+def _wait_for(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
+    for _attempt in range(300):
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except OSError:
+            assert server.poll() is None, f"JupyterLab ended:\n{log.read_text()[-2000:]}"
+            time.sleep(0.2)
+    raise AssertionError(f"JupyterLab does not answer:\n{log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("google-chrome") or "/usr/bin/chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1280, "height": 1000})
+    page = context.new_page()
+    yield page
+    context.close()
