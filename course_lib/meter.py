@@ -137,6 +137,23 @@ class Meter(TorchDispatchMode):
                 events.append(Event(moment, "free", _change(died)))
         return Trace(tuple(events), self.static_bytes())
 
+    @property
+    def live(self) -> dict[Account, int]:
+        """Bytes alive now, by account as far as it is known, in blocks."""
+        bill = dict.fromkeys(ACCOUNTS, 0)
+        for _, each in self._alive.values():
+            kept = Account.ACTIVATIONS if self._moment is Moment.FORWARD else Account.TEMPORARY
+            bill[each.account or kept] += round_to_block(each.size_bytes)
+        return bill
+
+    def count_residents(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Count ``tensors`` as there before the step; weights, gradients and optimizer state are found anyway."""
+        self._settle_residents()
+        for tensor in tensors:
+            each = self._count(tensor, _RESIDENT)
+            if each and each.account is Account.ACTIVATIONS:
+                each.account = Account.TEMPORARY
+
     def static_bytes(self) -> dict[Account, int]:
         """The most bytes of weights, gradients and optimizer state alive at once, without rounding to blocks."""
         static = {}

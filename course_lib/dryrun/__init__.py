@@ -10,15 +10,16 @@ FlashAttention's backward pass; other kernels' scratch (sorting in the embedding
 layer norm's) is below a thousandth of a step and is not. A GradScaler's scalars are left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 
 from course_lib.accounts import Moment
+from course_lib.cublas import CUBLAS_WORKSPACE_BYTES, CUBLAS_WORKSPACES
 from course_lib.dryrun.autocast import autocast_on_meta
-from course_lib.dryrun.cuda_kernels import CUBLAS_WORKSPACE_BYTES, cuda_on_meta, scratch_bytes
+from course_lib.dryrun.cuda_kernels import cuda_on_meta, scratch_bytes
 from course_lib.dryrun.grow import grow
 from course_lib.dryrun.hf_model import batch_of, build_model, depth_of, flash_in_transformers, period_of
 from course_lib.errors import CourseError
@@ -42,12 +43,19 @@ def dry_run(
     """
     if any(parameter.device.type != "meta" for parameter in model.parameters()):
         raise CourseError('dry_run: the model has memory; build it within torch.device("meta"), or probe it instead')
-    with cuda_on_meta(imitate), autocast_on_meta(imitate):
+    with on_meta(imitate):
         for _ in range(warm_up):
             step()
         with Meter("meta", model, optimizer, scratch_bytes if imitate == "cuda" else None) as meter:
             step()
     return meter.trace()
+
+
+@contextmanager
+def on_meta(imitate: str = "cuda") -> Iterator[None]:
+    """Within it, meta tensors take the kernels and the autocast of ``imitate``: ``cuda`` or ``cpu``."""
+    with cuda_on_meta(imitate), autocast_on_meta(imitate):
+        yield
 
 
 def dry_run_config(config: dict[str, Any], recipe: Recipe, *, all_layers: bool = False) -> Trace:
@@ -87,7 +95,7 @@ def _run_at_depth(config: dict[str, Any], recipe: Recipe, layers: int) -> Trace:
 
 def _with_cublas(trace: Trace) -> Trace:
     """cuBLAS's two workspaces, which stay once the first step has run."""
-    workspaces = Event(Moment.LOAD, "cublas workspaces", (0, 0, 0, 0, 2 * CUBLAS_WORKSPACE_BYTES))
+    workspaces = Event(Moment.LOAD, "cublas workspaces", (0, 0, 0, 0, CUBLAS_WORKSPACES * CUBLAS_WORKSPACE_BYTES))
     return Trace((workspaces, *trace.events), trace.static_bytes)
 
 

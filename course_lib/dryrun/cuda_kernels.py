@@ -15,12 +15,6 @@ import torch
 aten = torch.ops.aten
 _FUSED_CHECK = "_device_dtype_check_for_fused"
 
-#: cuBLAS gets a workspace for each pair of handle and stream: 2 x 4096 KiB + 8 x 16 KiB before Hopper, 32 MiB
-#: from Hopper on (parseChosenWorkspaceSize in aten/src/ATen/cuda/CublasHandlePool.cpp). The forward
-#: pass and autograd's backward thread have a handle each.
-CUBLAS_WORKSPACE_BYTES = 8_519_680
-CUBLAS_WORKSPACE_BYTES_HOPPER = 32 * 2**20
-
 
 @contextmanager
 def cuda_on_meta(imitated: str = "cuda") -> Iterator[None]:

@@ -12,8 +12,6 @@ from itertools import groupby
 from course_lib.trace import Change, Event, Trace
 
 
-
-
 def grow(shallow: Trace, deeper: Trace, periods: int) -> Trace:
     """The trace of a model ``periods`` periods deeper than ``shallow``.
 

@@ -106,7 +106,9 @@ def _with_adapters(model: nn.Module, recipe: Recipe) -> nn.Module:
 
     names = recipe.target_names
     targets: Any = sorted(_targets(model, names)) if names != ("all-linear",) else "all-linear"
-    lora = peft.LoraConfig(r=recipe.lora_rank, lora_alpha=2 * recipe.lora_rank, target_modules=targets, task_type="CAUSAL_LM")
+    lora = peft.LoraConfig(
+        r=recipe.lora_rank, lora_alpha=2 * recipe.lora_rank, target_modules=targets, task_type="CAUSAL_LM"
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return peft.get_peft_model(model, lora, autocast_adapter_dtype=recipe.adapter_dtype == "fp32")  # type: ignore[arg-type]
@@ -172,5 +174,7 @@ def _flash_attention(
     scaling: float | None = None, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """``[B, heads, T, D]`` in, ``[B, T, heads, D]`` out; key and value heads are not repeated."""
-    mixed = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout, True, False, scale=scaling)[0]
+    mixed = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout, True, False, scale=scaling)[
+        0
+    ]
     return mixed.transpose(1, 2), None

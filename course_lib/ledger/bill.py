@@ -12,6 +12,8 @@ from enum import Enum
 from functools import cached_property
 
 from course_lib.accounts import ACCOUNTS, STEP_MOMENTS, Account, Moment
+from course_lib.html_table import html_table
+from course_lib.units import GIB, Unit, format_bytes
 
 
 class Instant(Enum):
@@ -96,3 +98,14 @@ class Bill:
 
     def entries_at(self, instant: Instant) -> Iterable[Entry]:
         return (entry for entry in self.entries if instant in entry.instants)
+
+    def _repr_html_(self) -> str:
+        unit: Unit = "GiB" if self.peak_bytes >= GIB else "MiB"
+        entries = sorted(self.entries_at(self.peak_instant), key=lambda entry: -entry.size_bytes)
+        rows = [
+            (entry.account.value, entry.label, format_bytes(entry.size_bytes, unit), entry.formula, entry.source)
+            for entry in entries
+        ]
+        where = f"peak, in {self.peak_moment} ({self.peak_instant.value[1]})"
+        rows.append(("", where, format_bytes(self.peak_bytes, unit), "", ""))
+        return html_table(("account", "what", "bytes", "formula", "source"), rows, left=(0, 1, 3, 4), last_bold=True)

@@ -131,14 +131,18 @@ class Block:
     def _inputs(self, part: str) -> list[Kept]:
         """The norm's output, kept by the linear layers that read it."""
         group = "attention" if part == "norm1" else "mlp"
-        readers = [linear for linear in self.shape.linears if linear.group == group and linear.inputs == self.shape.hidden]
+        readers = [
+            linear for linear in self.shape.linears if linear.group == group and linear.inputs == self.shape.hidden
+        ]
         readers = [linear for linear in readers if not linear.name.endswith(("o_proj", "c_proj", "down_proj"))]
         trained = [linear for linear in readers if self.trains_all or linear in self.adapted]
         copies, width = len(trained), self._input_width(norm_output=True)
         if not self._input_is_cast(norm_output=True):
             copies = min(copies, 1)
         formula = f"{width} H" if copies < 2 else f"{copies} copies x {width} H"
-        return [Kept(part, "the norm's output, for the layers that read it", copies * width * self.shape.hidden, formula)]
+        return [
+            Kept(part, "the norm's output, for the layers that read it", copies * width * self.shape.hidden, formula)
+        ]
 
     def _input_is_cast(self, *, norm_output: bool) -> bool:
         """Whether each trained linear layer makes a copy of its input in another type, and keeps it."""

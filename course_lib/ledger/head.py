@@ -59,7 +59,9 @@ def _final_norm_bytes(shape: ModelShape, recipe: Recipe) -> int:
     if not trained and not recipe.checkpoint_every:
         norm = 0
     mask = hidden if shape.dropout and trained else 0
-    return round(norm) + mask + (s * hidden if trained else 0) + (w * hidden if mask and w == 2 and recipe.autocast else 0)
+    return (
+        round(norm) + mask + (s * hidden if trained else 0) + (w * hidden if mask and w == 2 and recipe.autocast else 0)
+    )
 
 
 def logit_bytes(recipe: Recipe) -> tuple[int, int, int]:

@@ -3,14 +3,11 @@
 from collections.abc import Iterator
 
 from course_lib.accounts import Account
+from course_lib.cublas import CUBLAS_WORKSPACE_BYTES, CUBLAS_WORKSPACES
 from course_lib.ledger.bill import ALWAYS, BACKWARD, Entry, Instant
 from course_lib.recipe import Recipe
 from course_lib.shape import ModelShape
 from course_lib.units import round_to_block
-
-#: cuBLAS's workspace before Hopper (parseChosenWorkspaceSize in aten/src/ATen/cuda/CublasHandlePool.cpp):
-#: 2 x 4096 KiB + 8 x 16 KiB for each pair of handle and stream. Forward and backward run in two threads.
-CUBLAS_WORKSPACE_BYTES = 2 * 4096 * 1024 + 8 * 16 * 1024
 
 #: fp32 numbers an optimizer keeps per trained parameter.
 _MOMENTS = {"adamw": 2, "sgd": 0, "sgd-momentum": 1}
@@ -77,8 +74,8 @@ def static_entries(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
     )  # fmt: skip
     yield from _update(recipe, sizes)
     yield Entry(
-        Account.TEMPORARY, "cuBLAS workspaces", ALWAYS, 2 * CUBLAS_WORKSPACE_BYTES,
-        "2 threads x (2 x 4096 KiB + 8 x 16 KiB)", "aten/src/ATen/cuda/CublasHandlePool.cpp",
+        Account.TEMPORARY, "cuBLAS workspaces", ALWAYS, CUBLAS_WORKSPACES * CUBLAS_WORKSPACE_BYTES,
+        f"{CUBLAS_WORKSPACES} threads x (2 x 4096 KiB + 8 x 16 KiB)", "aten/src/ATen/cuda/CublasHandlePool.cpp",
     )  # fmt: skip
 
 
@@ -90,7 +87,10 @@ def _moments(sizes: list[int], recipe: Recipe) -> int:
 def _gradients(shape: ModelShape, recipe: Recipe, sizes: list[int]) -> Iterator[Entry]:
     """They fill up from the last block to the first; with accumulation they are there from the second micro-batch on."""
     width, whole = recipe.trained_bytes, _blocks(sizes, recipe.trained_bytes)
-    formula, source = f"{width} B x {sum(sizes):,} trained parameters", "torch/csrc/autograd/functions/accumulate_grad.h"
+    formula, source = (
+        f"{width} B x {sum(sizes):,} trained parameters",
+        "torch/csrc/autograd/functions/accumulate_grad.h",
+    )
     if recipe.accum > 1:
         yield Entry(Account.GRADIENTS, "gradients", ALWAYS, whole, formula, source)
         largest = max(linear.inputs * linear.outputs for linear in shape.linears)
@@ -100,7 +100,9 @@ def _gradients(shape: ModelShape, recipe: Recipe, sizes: list[int]) -> Iterator[
             (Instant.BACKWARD_TOP, Instant.BACKWARD_BOTTOM), width * added, f"{width} B x the largest matrix", source,
         )  # fmt: skip
     else:
-        yield Entry(Account.GRADIENTS, "gradients", (Instant.BACKWARD_END, Instant.OPTIMIZER_STEP), whole, formula, source)
+        yield Entry(
+            Account.GRADIENTS, "gradients", (Instant.BACKWARD_END, Instant.OPTIMIZER_STEP), whole, formula, source
+        )
         if not recipe.lora_rank:
             yield from _partial_gradients(shape, recipe, whole, source)
     if not recipe.lora_rank:
