@@ -8,7 +8,7 @@ configuration_llama.py, _mistral.py, _qwen2.py and _gpt2.py.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from reprlib import Repr
 from typing import Any, NoReturn
@@ -105,16 +105,18 @@ def shape_from_config(config: Mapping[str, Any], name: str) -> ModelShape:
 
 
 def shape_from_module(module: Any, name: str | None = None) -> ModelShape:
-    """The shape of a causal language model from transformers, with or without peft's adapters.
+    """The shape of a causal language model: from transformers, with or without peft's adapters, or the course's GPT.
 
     Args:
-        module: an ``nn.Module`` with a Hugging Face ``.config`` and a language-model head.
+        module: an ``nn.Module`` with a Hugging Face ``.config`` and a language-model head, or with a ``.shape``.
         name: what reports call it; the class name by default.
 
     Raises:
         CourseError: no such config, no such head, or a family without a closed form.
     """
     name = name or type(module).__name__
+    if isinstance(getattr(module, "shape", None), ModelShape):
+        return replace(module.shape, name=name)
     config = getattr(module, "config", None)
     if config is None or not hasattr(config, "to_dict") or not hasattr(module, "get_output_embeddings"):
         raise CourseError(f"{name} has no Hugging Face config, expected a model from transformers; "

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.errors import CourseError
+from course_lib.shape import ModelShape
 
 IGNORED = -100  #: a target of this value is no token to predict
 
@@ -88,6 +89,16 @@ class GPT(nn.Module):
         self.apply(_start_small)
         if config.tied_head:
             self.head.weight = self.embedding.weight
+
+    @property
+    def shape(self) -> ModelShape:
+        """The sizes from which the ledger writes this model's bill."""
+        config = self.config
+        return ModelShape(
+            "GPT", "gpt2", config.vocab, config.width, config.layers, config.heads, config.heads,
+            config.width // config.heads, 4 * config.width, config.tied_head, True, True, True,
+            config.block_size, config.block_size, config.dropout, config.dropout, gelu_steps=1,
+        )  # fmt: skip
 
     def forward(self, tokens: Tensor) -> Tensor:
         length = tokens.shape[1]

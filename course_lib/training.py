@@ -57,12 +57,12 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 def _plain_optimizer(trained: list[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
-    implementation = {"foreach": recipe.optimizer_impl == "foreach", "fused": recipe.optimizer_impl == "fused"}
+    foreach, fused = recipe.optimizer_impl == "foreach", recipe.optimizer_impl == "fused"
     if recipe.optimizer == "adamw":
-        return torch.optim.AdamW(trained, lr=1e-3, **implementation)
+        return torch.optim.AdamW(trained, lr=1e-3, foreach=foreach, fused=fused)
     if recipe.optimizer in ("sgd", "sgd-momentum"):
         momentum = 0.9 if recipe.optimizer == "sgd-momentum" else 0.0
-        return torch.optim.SGD(trained, lr=1e-3, momentum=momentum, **implementation)
+        return torch.optim.SGD(trained, lr=1e-3, momentum=momentum, foreach=foreach, fused=fused)
     raise CourseError(f"optimizer {recipe.optimizer} is not supported yet; choose adamw, sgd or sgd-momentum")
 
 

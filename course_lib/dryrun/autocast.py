@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 _STANDS_FOR = "privateuseone"
 _KEY = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
-_KEYSET = torch._C.DispatchKeySet(_KEY)  # type: ignore[attr-defined]
+_KEYSET = torch._C.DispatchKeySet(_KEY)
 
 #: Operators by policy, from AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE,
 #: AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE and AT_FORALL_PROMOTE in autocast_mode.h.
@@ -116,7 +116,7 @@ def autocast_on_meta(imitated: str) -> Iterator[None]:
     try:
         for module, name, value in patches:
             setattr(module, name, value)
-        with torch._C._IncludeDispatchKeyGuard(_KEY):  # type: ignore[attr-defined]
+        with torch._C._IncludeDispatchKeyGuard(_KEY):
             yield
     finally:
         for module, name, value in originals:
@@ -141,7 +141,7 @@ def _overloads(name: str) -> Iterator[Any]:
 
 def _kernel(operator: Any, policy: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(_KEYSET):  # type: ignore[attr-defined]
+        with torch._C._ExcludeDispatchKeyGuard(_KEYSET):
             return policy(operator, args, kwargs)
 
     return kernel

@@ -58,7 +58,7 @@ def period_of(config: dict[str, Any], recipe: Recipe) -> int:
 
 @contextmanager
 def flash_in_transformers() -> Iterator[None]:
-    """transformers' ``flash_attention_2`` without its package: PyTorch's flash operator, which takes the same memory."""
+    """transformers' ``flash_attention_2`` without its package: PyTorch's flash operator takes the same memory."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as functions
 
     before = functions["flash_attention_2"]
@@ -111,7 +111,7 @@ def _with_adapters(model: nn.Module, recipe: Recipe) -> nn.Module:
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return peft.get_peft_model(model, lora, autocast_adapter_dtype=recipe.adapter_dtype == "fp32")  # type: ignore[arg-type]
+        return peft.get_peft_model(model, lora, autocast_adapter_dtype=recipe.adapter_dtype == "fp32")
 
 
 def _targets(model: nn.Module, names: tuple[str, ...]) -> set[str]:
@@ -142,7 +142,8 @@ class _Segment(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:  # what the model asks its blocks for, such as attention_type
-            return getattr(super().__getattr__("blocks")[0], name)
+            blocks: Any = super().__getattr__("blocks")
+            return getattr(blocks[0], name)
 
     def forward(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
         return checkpoint(self._run, hidden, *args, use_reentrant=False, **kwargs)

@@ -58,9 +58,10 @@ def _activations(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
     for instant, count in others.items():
         most = block.forward_bytes if instant is Instant.FORWARD_TOP else block.backward_bytes
         extra = round(most * tokens) - kept + (0 if instant is Instant.FORWARD_TOP else _weight_gradient_cast(block))
+        per_block = f"tokens x {block.kept_bytes:,.0f} B"
         for label, account, size, formula in (
-            ("kept by the other blocks at hand", Account.ACTIVATIONS, count * kept, f"{count} x tokens x {block.kept_bytes:,.0f} B"),
-            ("kept by the block at work", Account.ACTIVATIONS, kept, f"tokens x {block.kept_bytes:,.0f} B"),
+            ("kept by the other blocks at hand", Account.ACTIVATIONS, count * kept, f"{count} x {per_block}"),
+            ("kept by the block at work", Account.ACTIVATIONS, kept, per_block),
             ("what the block at work takes", Account.TEMPORARY, extra, "the most at once, less what it replaces"),
         ):  # fmt: skip
             yield Entry(account, label, (instant,), size, formula, _BLOCK_SOURCE)

@@ -207,15 +207,15 @@ class Block:
 
     def _gpt2_mlp(self) -> list[Kept]:
         ffn, s, hidden = self.shape.ffn, self.s, self.shape.hidden
-        # gelu_new in four operators: x, x/2, tanh, 1 + tanh; the cube is on autocast's fp32 list.
-        gelu = 14 if self.recipe.autocast else 4 * s
+        # gelu_new keeps x, x/2, tanh and 1 + tanh; the cube is on autocast's fp32 list, and so is what follows.
+        gelu = 14 if self.recipe.autocast and self.shape.gelu_steps > 1 else self.shape.gelu_steps * s
         closing = [linear for linear in self.shape.linears if linear.group == "mlp"][1]
         dropout = 2 * hidden if self.shape.dropout else 0
         product = self._second_input("mlp", closing.name, ffn, already_kept=False)
         if self.recipe.autocast and product:  # the product is fp32 and is cast once for the projection
             product = [Kept("mlp", f"input of {closing.name}", 2 * ffn, "2 F")]
         return [
-            Kept("mlp", "the four steps of gelu_new", gelu * ffn, f"{gelu} F"),
+            Kept("mlp", "what the activation keeps", gelu * ffn, f"{gelu} F"),
             *product,
             Kept("mlp", "dropout masks", dropout, "2 x 1 H"),
         ]
@@ -268,7 +268,7 @@ class Block:
         return max(self.s, self.adapter_s)
 
     def _adapter_extra(self) -> float:
-        """What an adapter of the MLP takes while it runs forward: its output, the same scaled, and what waits for it."""
+        """What an adapter of the MLP takes while it runs forward: its output, the same scaled, and what waits."""
         if self.recipe.kernels == "fused":
             return 0
         return max(0, self._closing_adapter_extra(), self._up_adapter_extra())

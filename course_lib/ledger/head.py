@@ -67,9 +67,9 @@ def _final_norm_bytes(shape: ModelShape, recipe: Recipe) -> int:
 def logit_bytes(recipe: Recipe) -> tuple[int, int, int]:
     """Bytes per logit: alive at the end of the forward pass, of those kept, alive at their gradient.
 
-    ``hf`` (transformers 5): the logits, their fp32 copy, log-softmax's output, which is kept; in the backward pass
-    log-softmax's output, the loss's gradient, log-softmax's gradient. ``hf-4.48`` shifts the logits through one more fp32
-    copy. Liger's cross-entropy writes the gradient over the logits it was given, a shifted copy of the model's.
+    ``hf`` (transformers 5): the logits, their fp32 copy, log-softmax's output, which is kept; in the backward
+    pass log-softmax's output, the loss's gradient, log-softmax's gradient. ``hf-4.48`` shifts the logits through one
+    more fp32 copy. Liger's cross-entropy writes the gradient over its logits, a shifted copy of the model's.
     """
     s = recipe.compute_bytes
     copy = 4 if s == 2 else 0

@@ -69,8 +69,9 @@ def static_entries(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
     counters = step_counters(sizes, recipe)
     yield Entry(
         Account.OPTIMIZER, "optimizer state", ALWAYS,
-        _blocks(sizes, 4) * (recipe.precision == "master-bf16") + _moments(sizes, recipe) + round_to_block(4) * counters,
-        f"{state_bytes(recipe)} B x {sum(sizes):,} trained parameters", f"torch/optim/{recipe.optimizer.partition('-')[0]}.py",
+        _masters(sizes, recipe) + _moments(sizes, recipe) + round_to_block(4) * counters,
+        f"{state_bytes(recipe)} B x {sum(sizes):,} trained parameters",
+        f"torch/optim/{recipe.optimizer.partition('-')[0]}.py",
     )  # fmt: skip
     yield from _update(recipe, sizes)
     yield Entry(
@@ -79,18 +80,20 @@ def static_entries(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
     )  # fmt: skip
 
 
+def _masters(sizes: list[int], recipe: Recipe) -> int:
+    return _blocks(sizes, 4) if recipe.precision == "master-bf16" else 0
+
+
 def _moments(sizes: list[int], recipe: Recipe) -> int:
     width = 4 if recipe.precision == "master-bf16" else recipe.trained_bytes
     return _MOMENTS[recipe.optimizer] * _blocks(sizes, width)
 
 
 def _gradients(shape: ModelShape, recipe: Recipe, sizes: list[int]) -> Iterator[Entry]:
-    """They fill up from the last block to the first; with accumulation they are there from the second micro-batch on."""
+    """They fill up from the last block to the first; with accumulation they stay from one micro-batch to the next."""
     width, whole = recipe.trained_bytes, _blocks(sizes, recipe.trained_bytes)
-    formula, source = (
-        f"{width} B x {sum(sizes):,} trained parameters",
-        "torch/csrc/autograd/functions/accumulate_grad.h",
-    )
+    formula = f"{width} B x {sum(sizes):,} trained parameters"
+    source = "torch/csrc/autograd/functions/accumulate_grad.h"
     if recipe.accum > 1:
         yield Entry(Account.GRADIENTS, "gradients", ALWAYS, whole, formula, source)
         largest = max(linear.inputs * linear.outputs for linear in shape.linears)
