@@ -103,6 +103,8 @@ class Meter(TorchDispatchMode):
         self._settle_residents()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "profiler":  # the marks around an optimizer's step belong to no moment
+            return func(*args, **(kwargs or {}))
         self._turn_to(self._moment_now())
         for tensor in _tensors((args, kwargs)):  # the batch, and whatever else was there before us
             self._count(tensor, _RESIDENT)
