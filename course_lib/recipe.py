@@ -117,6 +117,16 @@ class Recipe:
         return 4 if self.adapter_dtype == "fp32" else self.weight_bytes
 
     @property
+    def head_back_to_16_bit(self) -> bool:
+        """Whether k-bit preparation leaves embedding and head in 16 bit, norms in fp32.
+
+        peft turns all that is not quantised to fp32 (prepare_model_for_kbit_training in peft/utils/other.py);
+        trl's SFTTrainer casts 4-bit models' embedding and head back where it trains under bf16 autocast
+        (peft_module_casting_to_bf16 in trl/trainer/utils.py).
+        """
+        return self.kbit_prepare and self.quant == "nf4" and self.precision == "amp-bf16-over-bf16"
+
+    @property
     def checkpoint_every(self) -> int:
         """Blocks per checkpointed segment; 0 without checkpointing."""
         if self.checkpoint in ("none", "block"):

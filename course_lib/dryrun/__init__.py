@@ -11,7 +11,7 @@ layer norm's) is below a thousandth of a step and is not. A GradScaler's scalars
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -22,6 +22,7 @@ from course_lib.dryrun.autocast import autocast_on_meta
 from course_lib.dryrun.cuda_kernels import cuda_on_meta, scratch_bytes
 from course_lib.dryrun.grow import grow
 from course_lib.dryrun.hf_model import batch_of, build_model, depth_of, flash_in_transformers, period_of
+from course_lib.dryrun.quantized import quantised_products
 from course_lib.errors import CourseError
 from course_lib.meter import Meter
 from course_lib.recipe import Recipe
@@ -89,7 +90,7 @@ def _run_at_depth(config: dict[str, Any], recipe: Recipe, layers: int) -> Trace:
     def step() -> None:
         train_step(model, optimizer, batches, lambda model, batch: model(**batch).loss, autocast_of(recipe))
 
-    with flash_in_transformers():
+    with flash_in_transformers(), quantised_products() if recipe.quant != "none" else nullcontext():
         return dry_run(model, step, optimizer)
 
 
@@ -105,7 +106,6 @@ def _refuse_unsupported(recipe: Recipe) -> None:
     version = transformers.__version__
     losses = {"hf"} | ({"hf-4.48"} if version.startswith("4.48.") else set())
     refusals = (
-        (recipe.quant != "none", f"quant {recipe.quant}"),
         (recipe.optimizer not in ("adamw", "sgd", "sgd-momentum"), f"optimizer {recipe.optimizer}"),
         (recipe.kernels != "stock", f"kernels {recipe.kernels}"),
         (recipe.loss not in losses, f"loss {recipe.loss} with transformers {version}"),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from course_lib.dryrun.quantized import quantise
 from course_lib.errors import CourseError
 from course_lib.recipe import Recipe
 from course_lib.training import weight_dtype
@@ -32,11 +33,15 @@ def build_model(config: dict[str, Any], recipe: Recipe, layers: int) -> nn.Modul
         attention = "eager" if recipe.attention == "eager" else "sdpa"
         model = transformers.AutoModelForCausalLM.from_config(hf_config, attn_implementation=attention)
     model.train()
+    if recipe.quant != "none":
+        quantise(model, recipe)
     if recipe.attention == "flash":
         model.config._attn_implementation = "flash_attention_2"  # its function is ours within flash_in_transformers
     if recipe.checkpoint_every == 1:
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
+    if recipe.kbit_prepare:
+        _prepare_for_kbit(model, recipe)
     if recipe.lora_rank:
         model = _with_adapters(model, recipe)
     if recipe.checkpoint_every > 1:
@@ -101,6 +106,16 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def _prepare_for_kbit(model: nn.Module, recipe: Recipe) -> None:
+    """What is not quantised becomes fp32 (peft); under bf16 autocast trl then takes embedding and head back to 16 bit."""
+    import peft
+
+    peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    if recipe.head_back_to_16_bit:
+        for table in (model.get_input_embeddings(), model.get_output_embeddings()):  # type: ignore[operator]
+            table.to(torch.bfloat16)
+
+
 def _with_adapters(model: nn.Module, recipe: Recipe) -> nn.Module:
     import peft
 
@@ -116,7 +131,7 @@ def _with_adapters(model: nn.Module, recipe: Recipe) -> nn.Module:
 
 def _targets(model: nn.Module, names: tuple[str, ...]) -> set[str]:
     """peft's target names: ``attention`` stands for the matrix products inside modules called attention."""
-    products = [name for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D")]
+    products = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) or _is_conv1d(module)]
     chosen: set[str] = set()
     for name in names:
         if name == "attention":
@@ -129,6 +144,10 @@ def _targets(model: nn.Module, names: tuple[str, ...]) -> set[str]:
             raise CourseError(f"lora_targets: the model has no linear layer {name!r}; it has {known}")
         chosen |= matches
     return chosen
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    return type(module).__name__ == "Conv1D"  # GPT-2's linear layer, with its weight transposed
 
 
 class _Segment(nn.Module):
@@ -175,6 +194,8 @@ def _flash_attention(
     scaling: float | None = None, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     """``[B, heads, T, D]`` in, ``[B, T, heads, D]`` out; key and value heads are not repeated."""
+    if query.dtype is torch.float32:  # as transformers does for its flash kernels
+        query, key, value = (part.to(torch.bfloat16) for part in (query, key, value))
     mixed = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout, True, False, scale=scaling)[
         0
     ]
