@@ -42,9 +42,12 @@ class Notebook:
 
     def run(self, cell: Locator) -> Locator:
         """Run one cell to its end; returns its outputs."""
+        prompt = cell.locator(".jp-InputPrompt")
+        before = prompt.inner_text()
         cell.locator(".cm-content").click()
         self.page.keyboard.press("Control+Enter")
-        expect(cell.locator(".jp-InputPrompt")).to_have_text(_NUMBER, timeout=PATIENCE_MS)
+        expect(prompt).not_to_have_text(before, timeout=PATIENCE_MS)
+        expect(prompt).to_have_text(_NUMBER, timeout=PATIENCE_MS)
         self.wait_until_idle()
         return cell.locator(".jp-OutputArea-output")
 
@@ -55,11 +58,12 @@ class Notebook:
         self.page.keyboard.insert_text(code)
 
     def restart_kernel(self) -> None:
-        self.page.get_by_role("button", name="Restart the kernel", exact=True).first.click()
+        self.page.get_by_role("menuitem", name="Kernel", exact=True).click()
+        self.page.get_by_text("Restart Kernel and Clear Outputs of All Cells…", exact=True).click()
         self.page.get_by_role("button", name="Confirm Kernel Restart").click()
+        expect(self.page.locator(".jp-OutputArea-output")).to_have_count(0)
         self.wait_until_idle()
 
     def wait_until_idle(self) -> None:
-        expect(self.page.locator(".jp-Notebook-ExecutionIndicator")).to_have_attribute(
-            "data-status", "idle", timeout=PATIENCE_MS
-        )
+        """Until the status bar says so: the notebook's own indicator is idle before there is a kernel, too."""
+        expect(self.page.locator("#jp-main-statusbar")).to_contain_text("| Idle", timeout=PATIENCE_MS)
