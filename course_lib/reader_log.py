@@ -76,7 +76,7 @@ class ReaderLog:
             if line.strip():
                 try:
                     record = json.loads(line)
-                    record["at"]
+                    record["at"][:10]  # what every record has
                     records.append(record)
                 except (ValueError, TypeError, KeyError):
                     damaged += 1
@@ -92,7 +92,7 @@ class ReaderLog:
         except OSError:
             return
         print(
-            _("{damaged} damaged lines in {path} were passed over; all others are there. A copy is in {aside}.").format(
+            _("Passed over what is damaged in {path} (lines: {damaged}); all else is there. A copy is in {aside}.").format(
                 damaged=damaged, path=self.path, aside=aside.name
             )
         )

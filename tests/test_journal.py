@@ -115,12 +115,12 @@ def test_a_damaged_file_costs_nothing_but_its_damage(state_folder: Path, capsys:
         file.write(b'\n{"event": "predict", "name": "cut", "va')  # a record that was cut short
     predict("after", 2)
     with open(path, "ab") as file:
-        file.write(b"\n\x00\xff\xfe garbage\n[1]\n17\nnull\n{}")
+        file.write(b"\n\x00\xff\xfe garbage\n[1]\n17\nnull\n{\"at\": 3}")
     damaged = path.read_bytes()
     capsys.readouterr()
     assert list(predictions()) == ["before", "after"]
     said = capsys.readouterr().out
-    assert "damaged lines" in said
+    assert "(lines: 6)" in said
     assert str(path) in said
     aside = (state_folder / "predictions.damaged.jsonl").read_bytes()
     assert aside == damaged
