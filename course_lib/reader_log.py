@@ -91,9 +91,6 @@ class ReaderLog:
             shutil.copyfile(self.path, aside)
         except OSError:
             return
-        print(
-            _("Passed over what is damaged in {path} (lines: {damaged}); all else is there. A copy is in {aside}.").format(
-                damaged=damaged, path=self.path, aside=aside.name
-            )
-        )
+        what = _("Passed over what is damaged in {path} (lines: {damaged}); all else is there. A copy is in {aside}.")
+        print(what.format(damaged=damaged, path=self.path, aside=aside.name))
         self.append(damaged=damaged)  # so that it is said once
