@@ -106,11 +106,12 @@ class Meter(TorchDispatchMode):
         if func.namespace == "profiler":  # the marks around an optimizer's step belong to no moment
             return func(*args, **(kwargs or {}))
         self._turn_to(self._moment_now())
-        for tensor in _tensors((args, kwargs)):  # the batch, and whatever else was there before us
-            self._count(tensor, _RESIDENT)
         self._operators.append((self._moment, func.overloadpacket.__name__))
-        out = func(*args, **(kwargs or {}))
         here = len(self._operators) - 1
+        fresh = func is torch.ops.aten.lift_fresh.default  # torch.tensor(...) hands over what it has just filled
+        for tensor in _tensors((args, kwargs)):  # the batch, and whatever else was there before us
+            self._count(tensor, here if fresh else _RESIDENT)
+        out = func(*args, **(kwargs or {}))
         if self._kernel_scratch and (scratch_bytes := self._kernel_scratch(func, args)):
             self._allocations.append(_Allocation(scratch_bytes, here, here, Account.TEMPORARY))
         for tensor in _tensors(out):

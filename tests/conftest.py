@@ -1,11 +1,15 @@
-"""What every test may count on: a journal of its own, and English."""
+"""What every test may count on: a journal of its own, English, and tensors that one thread works on."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from course_lib.i18n import set_language
+
+# Before anybody imports torch: for tensors this small, threads wait for each other twenty times longer than they work.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)
