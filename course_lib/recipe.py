@@ -73,7 +73,7 @@ class Recipe:
 
     def _refuse_impossible(self) -> None:
         refusals = (
-            (self.attention == "flash" and self.compute_bytes == 4,
+            (self.attention == "flash" and self.precision == "fp32",
              "attention flash needs 16-bit numbers; choose a 16-bit precision, or attention sdpa or eager"),
             (self.double_quant and self.quant != "nf4",
              "double_quant quantises the constants of nf4; add quant nf4 or drop double_quant"),
@@ -100,14 +100,24 @@ class Recipe:
         return 4 if self.precision in ("fp32", "amp-fp16", "amp-bf16") else 2
 
     @property
+    def norm_bytes(self) -> int:
+        """Bytes of one element of a norm, and of a number in the residual stream that the norms are added to."""
+        return 4 if self.kbit_prepare else self.weight_bytes
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of one element of the embedding and of the head."""
+        return 2 if self.head_back_to_16_bit else self.norm_bytes
+
+    @property
     def autocast(self) -> bool:
         """Whether the forward pass runs under autocast."""
         return self.precision.startswith("amp-")
 
     @property
     def compute_bytes(self) -> int:
-        """Bytes of one number in a matrix product."""
-        return 4 if self.precision == "fp32" else 2
+        """Bytes of one number that a matrix product returns; fp32 where k-bit preparation feeds it fp32."""
+        return 4 if self.precision == "fp32" or (self.kbit_prepare and not self.autocast) else 2
 
     @property
     def trained_bytes(self) -> int:

@@ -107,7 +107,7 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def _prepare_for_kbit(model: nn.Module, recipe: Recipe) -> None:
-    """What is not quantised becomes fp32 (peft); under bf16 autocast trl then takes embedding and head back to 16 bit."""
+    """What is not quantised becomes fp32 (peft); under bf16 autocast trl takes embedding and head back to 16 bit."""
     import peft
 
     peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)

@@ -11,8 +11,10 @@ from course_lib.accounts import Account
 from course_lib.errors import CourseError
 from course_lib.ledger.bill import Bill, Entry, Instant
 from course_lib.ledger.block import Block
+from course_lib.ledger.gradients import gradient_entries
 from course_lib.ledger.head import head_entries
-from course_lib.ledger.static import static_bytes, static_entries
+from course_lib.ledger.optimizer import optimizer_entries, state_sizes
+from course_lib.ledger.weights import trained, weight_bytes, weight_entries
 from course_lib.recipe import Recipe
 from course_lib.shape import ModelShape
 
@@ -28,9 +30,15 @@ def predict(shape: ModelShape, recipe: Recipe) -> Bill:
     Raises:
         CourseError: the ledger does not support a value of the recipe yet, or the model cannot be trained so.
     """
-    _refuse_unsupported(shape, recipe)
-    entries = (*static_entries(shape, recipe), *_activations(shape, recipe), *head_entries(shape, recipe))
-    return Bill(tuple(entry for entry in entries if entry.size_bytes), static_bytes(shape, recipe))
+    _refuse_impossible(shape, recipe)
+    parts = (weight_entries, gradient_entries, optimizer_entries, _activations, head_entries)
+    entries = (entry for part in parts for entry in part(shape, recipe) if entry.size_bytes)
+    static = {
+        Account.WEIGHTS: weight_bytes(shape, recipe),
+        Account.GRADIENTS: sum(each.total_bytes for each in trained(shape, recipe)),
+        Account.OPTIMIZER: sum(state_sizes(shape, recipe)),
+    }
+    return Bill(tuple(entries), static)
 
 
 def _activations(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
@@ -41,12 +49,14 @@ def _activations(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
     kept_by_all = (Instant.FORWARD_END, Instant.BACKWARD_HEAD)
     if every:
         segments, width = ceil(layers / every), block.boundary_bytes
+        first = recipe.table_bytes * shape.hidden  # the first segment's door is the embedding's output
         for label, instants, count in (
             ("checkpoints, one per segment", (Instant.FORWARD_TOP, *kept_by_all, Instant.BACKWARD_TOP), segments),
             ("the last checkpoint to be used", (Instant.BACKWARD_BOTTOM,), 1),
         ):
-            formula = f"{count} x tokens x {width:,} B"
-            yield Entry(Account.ACTIVATIONS, label, instants, count * tokens * width, formula, _CHECKPOINT_SOURCE)
+            formula = f"tokens x ({first:,} B + {count - 1} x {width:,} B)"
+            size = tokens * (first + (count - 1) * width)
+            yield Entry(Account.ACTIVATIONS, label, instants, size, formula, _CHECKPOINT_SOURCE)
         yield _casts(layers * block.cached_casts_bytes, (Instant.FORWARD_TOP, Instant.FORWARD_END))
         # The remainder is the last segment, so the first that the backward pass reaches.
         others = {Instant.BACKWARD_TOP: (layers - 1) % every, Instant.BACKWARD_BOTTOM: min(every, layers) - 1}
@@ -82,15 +92,11 @@ def _weight_gradient_cast(block: Block) -> int:
     return 2 * max(linear.inputs * linear.outputs for linear in block.shape.linears)
 
 
-def _refuse_unsupported(shape: ModelShape, recipe: Recipe) -> None:
-    refusals = (
-        (recipe.quant != "none", f"quant {recipe.quant}"),
-        (recipe.optimizer not in ("adamw", "sgd", "sgd-momentum"), f"optimizer {recipe.optimizer}"),
-        (recipe.loss.startswith("chunked"), f"loss {recipe.loss}"),
-    )
-    for unsupported, what in refusals:
-        if unsupported:
-            raise CourseError(f"the ledger does not support {what} yet")
+def _refuse_impossible(shape: ModelShape, recipe: Recipe) -> None:
+    if recipe.quant != "none" and shape.family != "llama":
+        raise CourseError(
+            f"quant {recipe.quant}: the ledger covers quantised Llama-like models; {shape.name} is not one"
+        )
     if shape.learned_positions and recipe.seq > shape.learned_positions:
         raise CourseError(
             f"seq {recipe.seq}: {shape.name} has {shape.learned_positions} learned positions; "

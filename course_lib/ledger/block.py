@@ -7,7 +7,7 @@ modelling code of transformers 5 (models/llama, models/gpt2) and of peft's LoRA 
 executes that code, and tests hold the two together.
 
 Symbols: H hidden width, F MLP width, A width of the queries, K width of the keys, N heads, S tokens
-in a sequence, r rank; s bytes of a number in a matrix product, w bytes of one in the residual stream.
+in a sequence, r rank; w bytes of a number in the residual stream, s of one in attention, m of one in the MLP.
 """
 
 from dataclasses import dataclass
@@ -39,11 +39,17 @@ class Block:
 
     @property
     def s(self) -> int:
-        return self.recipe.compute_bytes
+        """Bytes of a number that attention reads; FlashAttention is always given 16 bit."""
+        return 2 if self.recipe.attention == "flash" else self.recipe.compute_bytes
+
+    @property
+    def m(self) -> int:
+        """Bytes of a number between the MLP's products; quantised products return their input's type."""
+        return 4 if self.recipe.kbit_prepare else self.recipe.compute_bytes
 
     @property
     def w(self) -> int:
-        return self.recipe.weight_bytes
+        return self.recipe.norm_bytes
 
     @property
     def trains_all(self) -> bool:
@@ -76,8 +82,8 @@ class Block:
     def kept(self) -> list[Kept]:
         """Everything the block keeps, in the order of the forward pass."""
         mlp = self._gpt2_mlp() if self.shape.family == "gpt2" else self._gated_mlp()
-        parts = [self.norm("norm1"), self._inputs("norm1"), self._attention(), self.norm("norm2")]
-        parts += [self._inputs("norm2"), mlp, self._adapter_outputs()]
+        parts = [self.norm("norm1"), self._norm_output("norm1"), self._attention(), self.norm("norm2")]
+        parts += [self._norm_output("norm2"), mlp, self._adapter_outputs()]
         return [kept for part in parts for kept in part if kept.bytes_per_token]
 
     @property
@@ -99,7 +105,8 @@ class Block:
     @property
     def weight_casts_bytes(self) -> int:
         """The copies that the block's own backward pass needs: frozen fp32 weights are cast, too, but not cached."""
-        frozen = 0 if self.trains_all or not self.recipe.autocast or self.w == 2 else 2 * self._matrix_elements
+        fp32_matrices = self.recipe.autocast and self.recipe.weight_bytes == 4
+        frozen = 2 * self._matrix_elements if fp32_matrices and not self.trains_all else 0
         return self.cached_casts_bytes + frozen
 
     @property
@@ -128,66 +135,63 @@ class Block:
             Kept(name, "normalised input, for the norm's weight", normalised, "w H"),
         ]
 
-    def _inputs(self, part: str) -> list[Kept]:
+    def _norm_output(self, part: str) -> list[Kept]:
         """The norm's output, kept by the linear layers that read it."""
         group = "attention" if part == "norm1" else "mlp"
-        readers = [
-            linear for linear in self.shape.linears if linear.group == group and linear.inputs == self.shape.hidden
-        ]
-        readers = [linear for linear in readers if not linear.name.endswith(("o_proj", "c_proj", "down_proj"))]
-        trained = [linear for linear in readers if self.trains_all or linear in self.adapted]
-        copies, width = len(trained), self._input_width(norm_output=True)
-        if not self._input_is_cast(norm_output=True):
-            copies = min(copies, 1)
-        formula = f"{width} H" if copies < 2 else f"{copies} copies x {width} H"
-        return [
-            Kept(part, "the norm's output, for the layers that read it", copies * width * self.shape.hidden, formula)
-        ]
+        readers = self._linears(group)[:-1]
+        layer_norm_in_fp32 = self.shape.family == "gpt2" and self.recipe.autocast
+        flow = 4 if layer_norm_in_fp32 else self.w
+        return self._kept_input(part, "the norm's output, for the layers that read it", readers, flow)
 
-    def _input_is_cast(self, *, norm_output: bool) -> bool:
-        """Whether each trained linear layer makes a copy of its input in another type, and keeps it."""
-        if self.recipe.kernels == "fused" and not self.trains_all:
+    def _kept_input(
+        self, part: str, what: str, readers: list[Linear], flow: int, *, already_kept: bool = False
+    ) -> list[Kept]:
+        """What ``readers`` keep of one input that comes with ``flow`` bytes a number.
+
+        A trained weight keeps its input, and so does an int8 one; under autocast each reader of an fp32 input makes,
+        and keeps, a 16-bit copy of its own. An adapter keeps its input in its own type: peft turns the
+        input to the adapter's type, autocast takes it back to 16 bit, and each turn is a copy.
+        """
+        base = self.trains_all or self.recipe.quant == "int8"
+        casts = self.trains_all and self.recipe.autocast and flow == 4
+        copies, width = (len(readers), 2) if casts else (int(base and not already_kept), flow)
+        size = copies * width
+        adapted = [linear for linear in readers if linear in self.adapted]
+        if adapted and self._adapter_copies_input(flow):
+            size += len(adapted) * self.adapter_s
+        elif adapted and not (base or already_kept):
+            size += flow
+        inputs = readers[0].inputs
+        return [Kept(part, what, size * inputs, f"{size} x {inputs:,}")]
+
+    def _adapter_copies_input(self, flow: int) -> bool:
+        """Whether an adapter makes a copy of its input, and keeps it."""
+        if self.recipe.kernels == "fused":
             return False
-        if self.trains_all:  # autocast turns the fp32 norm output to 16 bit, once per reader
-            return self.recipe.autocast and norm_output and (self.w == 4 or self.shape.family == "gpt2")
-        if self.recipe.autocast:  # peft hands fp32 adapters an fp32 input, autocast takes it back to 16 bit
-            return self.recipe.trained_bytes == 4 or (norm_output and self.shape.family == "gpt2")
-        return self.recipe.trained_bytes != self.w
+        there_and_back = self.recipe.autocast and self.recipe.quant == "none" and self.recipe.trained_bytes == 4
+        return there_and_back or flow != self.adapter_s
 
-    def _input_width(self, *, norm_output: bool) -> int:
-        if self._input_is_cast(norm_output=norm_output) and not self.trains_all and not self.recipe.autocast:
-            return self.recipe.trained_bytes
-        return self.s
-
-    def _second_input(self, part: str, name: str, width: int, already_kept: bool) -> list[Kept]:
-        """The input of the projection that closes attention or MLP; ``already_kept`` by what made it."""
-        linear = next(linear for linear in self.shape.linears if linear.name.endswith(name))
-        if not (self.trains_all or linear in self.adapted):
-            return []
-        if self._input_is_cast(norm_output=False):
-            size = self._input_width(norm_output=False)
-        else:
-            size = 0 if already_kept else self.s
-        return [Kept(part, f"input of {linear.name}", size * width, f"{size} x {width}")]
+    def _linears(self, group: str) -> list[Linear]:
+        return [linear for linear in self.shape.linears if linear.group == group]
 
     def _attention(self) -> list[Kept]:
         shape, s, kind = self.shape, self.s, self.attention_kind
         queries, keys = shape.query_width, shape.kv_width
-        closing = "c_proj" if shape.family == "gpt2" else "o_proj"
-        linear = next(each for each in shape.linears if each.group == "attention" and each.name.endswith(closing))
+        closing = self._linears("attention")[-1:]
+        what = f"input of {closing[0].name}"
         if kind != "scores":
             return [
                 Kept("attention", "queries, keys, values", s * (queries + 2 * keys), "s (A + 2 K)"),
                 Kept("attention", "attention's output", s * queries, "s A"),
                 Kept("attention", "one number a row", FLASH_ROW_BYTES * shape.heads, "4 N"),
-                *self._second_input("attention", linear.name, queries, already_kept=True),
+                *self._kept_input("attention", what, closing, s, already_kept=True),
             ]
         per_score = self._score_bytes()
         scores = per_score * shape.heads * self.recipe.seq
         return [
             Kept("attention", "queries, keys, values, once per head", 3 * s * queries, "3 s A"),
             Kept("attention", "scores after softmax", scores, f"{per_score} N S"),
-            *self._second_input("attention", linear.name, queries, already_kept=False),
+            *self._kept_input("attention", what, closing, s),
         ]
 
     def _score_bytes(self) -> int:
@@ -199,24 +203,21 @@ class Block:
         return softmax + copy + dropout
 
     def _gated_mlp(self) -> list[Kept]:
-        ffn, s = self.shape.ffn, self.s
+        ffn, closing = self.shape.ffn, self._linears("mlp")[-1:]
         return [
-            Kept("mlp", "gate, silu(gate) and up", 3 * s * ffn, "3 s F"),
-            *self._second_input("mlp", "down_proj", ffn, already_kept=False),
+            Kept("mlp", "gate, silu(gate) and up", 3 * self.m * ffn, "3 m F"),
+            *self._kept_input("mlp", f"input of {closing[0].name}", closing, self.m),
         ]
 
     def _gpt2_mlp(self) -> list[Kept]:
-        ffn, s, hidden = self.shape.ffn, self.s, self.shape.hidden
+        ffn, hidden, closing = self.shape.ffn, self.shape.hidden, self._linears("mlp")[-1:]
         # gelu_new keeps x, x/2, tanh and 1 + tanh; the cube is on autocast's fp32 list, and so is what follows.
-        gelu = 14 if self.recipe.autocast and self.shape.gelu_steps > 1 else self.shape.gelu_steps * s
-        closing = [linear for linear in self.shape.linears if linear.group == "mlp"][1]
+        in_fp32 = self.recipe.autocast and self.shape.gelu_steps > 1
+        gelu = 14 if in_fp32 else self.shape.gelu_steps * self.m
         dropout = 2 * hidden if self.shape.dropout else 0
-        product = self._second_input("mlp", closing.name, ffn, already_kept=False)
-        if self.recipe.autocast and product:  # the product is fp32 and is cast once for the projection
-            product = [Kept("mlp", f"input of {closing.name}", 2 * ffn, "2 F")]
         return [
             Kept("mlp", "what the activation keeps", gelu * ffn, f"{gelu} F"),
-            *product,
+            *self._kept_input("mlp", f"input of {closing[0].name}", closing, 4 if in_fp32 else self.m),
             Kept("mlp", "dropout masks", dropout, "2 x 1 H"),
         ]
 
@@ -244,7 +245,7 @@ class Block:
 
         The product's gradient takes the place of the product, where that was kept.
         """
-        wide = 4 if self.shape.family == "gpt2" and self.recipe.autocast else self.s
+        wide = 4 if self.shape.family == "gpt2" and self.recipe.autocast else self.m
         closing = [each for each in self.kept if each.part == "mlp" and each.what.startswith("input of")]
         freed = sum(each.bytes_per_token for each in closing)
         return 3 * wide * self.shape.ffn + self.w * self.shape.hidden - freed
@@ -265,7 +266,7 @@ class Block:
     @property
     def _adapter_width(self) -> int:
         """Bytes of a number in an adapter's output; fp32 adapters over 16-bit weights promote it."""
-        return max(self.s, self.adapter_s)
+        return max(self.m, self.adapter_s)
 
     def _adapter_extra(self) -> float:
         """What an adapter of the MLP takes while it runs forward: its output, the same scaled, and what waits."""
@@ -277,15 +278,15 @@ class Block:
         closing, ffn, hidden = self.shape.linears[-1], self.shape.ffn, self.shape.hidden
         if closing not in self.adapted:
             return 0
-        cast = self._input_is_cast(norm_output=False)
-        product = self.s * ffn if cast else 0
-        fp32_copy = 4 * ffn if cast and self.recipe.autocast else 0
+        cast = self._adapter_copies_input(self.m)
+        product = self.m * ffn if cast and self.recipe.quant != "int8" else 0
+        fp32_copy = 4 * ffn if cast and self.recipe.autocast and self.recipe.quant == "none" else 0
         stream = self.w * hidden if self.w == 2 and self.shape.family == "llama" else 0
-        return product + fp32_copy + (self.s + 2 * self._adapter_width) * hidden + stream
+        return product + fp32_copy + (self.m + 2 * self._adapter_width) * hidden + stream
 
     def _up_adapter_extra(self) -> float:
         linears = {linear.name: linear for linear in self.adapted}
-        if "up_proj" not in linears or self._adapter_width == self.s:
+        if "up_proj" not in linears or self._adapter_width == self.m:
             return 0
         not_yet = self._adapter_width * self.shape.ffn if "down_proj" in linears else 0
         return 2 * self._adapter_width * self.shape.ffn + 2 * self.w * self.shape.hidden - not_yet

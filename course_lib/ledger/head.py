@@ -17,7 +17,8 @@ _END, _HEAD = Instant.FORWARD_END, Instant.BACKWARD_HEAD
 
 def head_entries(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
     """Everything outside the blocks."""
-    tokens, w, s = recipe.tokens, recipe.weight_bytes, recipe.compute_bytes
+    tokens, w, s = recipe.tokens, recipe.norm_bytes, recipe.compute_bytes
+    trained = not recipe.lora_rank
     yield Entry(
         Account.ACTIVATIONS, "the batch", ALWAYS, 24 * tokens * recipe.accum,
         "8 B x (token, mask, label) x tokens x micro-batches", "int64 tensors of [batch, seq]",
@@ -38,9 +39,13 @@ def head_entries(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
         Account.ACTIVATIONS, "kept by the final norm and the head", (_END, _HEAD), norm * tokens,
         f"tokens x {norm} B", "the norm's input, its normalised form, the head's input",
     )  # fmt: skip
+    held = 0 if trained else recipe.norm_bytes * tokens * shape.hidden
+    yield Entry(
+        Account.TEMPORARY, "the head's input, held until the loss is there", (_END,), held,
+        f"tokens x {recipe.norm_bytes} B x H", "a local variable of the model's forward",
+    )  # fmt: skip
     yield from _logits(shape, recipe)
-    trained = not recipe.lora_rank
-    if recipe.autocast and w == 4:
+    if recipe.autocast and recipe.table_bytes == 4:
         yield Entry(
             Account.ACTIVATIONS, "the head's weight cast to 16 bit by autocast", (_END, _HEAD),
             2 * shape.vocab * shape.hidden, "2 B x V x H", "cached_cast in aten/src/ATen/autocast_mode.cpp",
@@ -54,7 +59,7 @@ def head_entries(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
 
 def _final_norm_bytes(shape: ModelShape, recipe: Recipe) -> int:
     """Per token; the same as a block's norm, but that LoRA's first block has no norm to keep anything for."""
-    w, s, hidden, trained = recipe.weight_bytes, recipe.compute_bytes, shape.hidden, not recipe.lora_rank
+    w, s, hidden, trained = recipe.norm_bytes, recipe.compute_bytes, shape.hidden, not recipe.lora_rank
     norm = sum(kept.bytes_per_token for kept in Block(shape, recipe).norm("norm2"))
     if not trained and not recipe.checkpoint_every:
         norm = 0
@@ -64,7 +69,7 @@ def _final_norm_bytes(shape: ModelShape, recipe: Recipe) -> int:
     )
 
 
-def logit_bytes(recipe: Recipe) -> tuple[int, int, int]:
+def logit_bytes(recipe: Recipe) -> tuple[float, float, float]:
     """Bytes per logit: alive at the end of the forward pass, of those kept, alive at their gradient.
 
     ``hf`` (transformers 5): the logits, their fp32 copy, log-softmax's output, which is kept; in the backward
@@ -73,8 +78,10 @@ def logit_bytes(recipe: Recipe) -> tuple[int, int, int]:
     """
     s = recipe.compute_bytes
     copy = 4 if s == 2 else 0
-    if recipe.loss_number is not None:
-        return recipe.loss_number, recipe.loss_number, recipe.loss_number
+    if recipe.loss.startswith("logits"):
+        return recipe.loss_number, recipe.loss_number, recipe.loss_number  # type: ignore[return-value]
+    if recipe.loss_number:  # one chunk at a time is copied to fp32, and differentiated
+        return s + (copy + 4) / recipe.loss_number + 4, 4, 4 + s + 8 / recipe.loss_number
     return {
         "hf": (s + copy + 4, 4, 12),
         "hf-4.48": (s + copy + 4 + 4, 4, 12),
@@ -92,13 +99,13 @@ def _logits(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
         "fused-ce": "liger_cross_entropy_kernel in liger_kernel/ops/cross_entropy.py",
     }.get(recipe.loss, "the recipe's loss")
     yield Entry(
-        Account.ACTIVATIONS, "log-probabilities, kept for the loss's gradient", (_END, _HEAD), kept * logits,
-        f"{kept} B x tokens x V", source,
+        Account.ACTIVATIONS, "log-probabilities, kept for the loss's gradient", (_END, _HEAD), round(kept * logits),
+        f"{kept:g} B x tokens x V", source,
     )  # fmt: skip
     for instant, alive in ((_END, at_end), (_HEAD, at_head)):
         yield Entry(
-            Account.TEMPORARY, "logits and their copies", (instant,), (alive - kept) * logits,
-            f"{alive - kept} B x tokens x V", source,
+            Account.TEMPORARY, "logits and their copies", (instant,), round((alive - kept) * logits),
+            f"{alive - kept:g} B x tokens x V", source,
         )  # fmt: skip
     if recipe.loss == "fused-linear-ce":
         hidden = recipe.compute_bytes * recipe.tokens * shape.hidden
