@@ -19,8 +19,14 @@ def show(picture: Axes | Figure, alt: str) -> None:
         picture: the figure, or any axes of it.
         alt: what it shows, in the reader's language; :func:`course_lib.plots.alt_text` makes one.
     """
-    import matplotlib.pyplot as plt
     from IPython.display import HTML, display
+
+    display(HTML(as_html(picture, alt)))
+
+
+def as_html(picture: Axes | Figure, alt: str) -> str:
+    """The ``<img>`` of a figure, its picture inside; closes the figure. Arguments as in :func:`show`."""
+    import matplotlib.pyplot as plt
 
     figure = picture if isinstance(picture, Figure) else picture.get_figure(root=True)
     assert isinstance(figure, Figure)
@@ -29,4 +35,4 @@ def show(picture: Axes | Figure, alt: str) -> None:
     plt.close(figure)  # else the notebook would show it again, without the text
     width = round(figure.get_figwidth() * _SHOWN_DPI)
     data = b64encode(buffer.getvalue()).decode()
-    display(HTML(f'<img alt="{escape(alt)}" width="{width}" src="data:image/png;base64,{data}">'))
+    return f'<img alt="{escape(alt)}" width="{width}" src="data:image/png;base64,{data}">'

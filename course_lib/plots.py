@@ -7,7 +7,7 @@ words and figures what a picture shows.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby, takewhile
+from itertools import accumulate, groupby, takewhile
 from pathlib import Path
 from textwrap import fill
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from course_lib.accounts import ACCOUNTS, STEP_MOMENTS, Account, Moment
 from course_lib.device import Capacity
 from course_lib.errors import CourseError
+from course_lib.i18n import N_, _
 from course_lib.report import Forecast
 from course_lib.trace import Event, Trace
 from course_lib.units import GIB, Unit, format_bytes, in_unit
@@ -46,6 +47,12 @@ MOST_POINTS = 2000
 LEAST_WIDTH = 0.06
 #: Behind words that may lie over a line.
 PAPER = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+
+#: Words of alternative texts.
+_WORDS = (
+    N_("weights"), N_("gradients"), N_("optimizer"), N_("activations"), N_("temporary"),
+    N_("forward"), N_("backward"), N_("optimizer_step"),
+)  # fmt: skip
 
 Bar = tuple[str, int]  #: what it is, and by how many bytes it raises (or lowers) the total
 
@@ -115,14 +122,12 @@ def waterfall(
         raise CourseError("waterfall: got no bar, expected at least one label with its bytes")
     ax = ax or _new_axes(1.6 + 1.3 * (len(bars) + 1), 4.5)
     looks = looks or [RISE if size >= 0 else FALL for _, size in bars]
-    levels = [0]
-    for _, size in bars:
-        levels.append(levels[-1] + size)
+    levels = [0, *accumulate(size for _, size in bars)]
     highest = max(levels)
     unit = _unit_of(max(highest, card.usable_bytes if card else 0))
     drawn = [(label, size, start, look) for (label, size), start, look in zip(bars, levels, looks, strict=False)]
     drawn.append((total, levels[-1], 0, TOTAL))
-    for x, (_, size, start, look) in enumerate(drawn):
+    for x, (_label, size, start, look) in enumerate(drawn):
         with mpl.rc_context({"hatch.linewidth": 0.5}):
             ax.bar(
                 x, in_unit(size, unit), bottom=in_unit(start, unit), width=0.7, color=look.colour, hatch=look.hatch,
@@ -165,22 +170,23 @@ def save_timeline(trace: Trace, path: str | Path, card: Capacity | None = None) 
 
 
 def alt_text(shown: Forecast | Sequence[Bar]) -> str:
-    """What a picture shows, in words and figures: of a trace's timeline, a bill's or any bars' waterfall."""
+    """What a picture shows, in the reader's language: of a trace's timeline, a bill's or any bars' waterfall."""
     if isinstance(shown, Sequence):
         unit = _unit_of(max(abs(size) for _, size in shown))
-        total = sum(size for _, size in shown)
-        parts = ", ".join(f"{label} {format_bytes(size, unit)}" for label, size in shown)
-        return f"Waterfall: {parts}; together {format_bytes(total, unit)}."
+        parts = ", ".join(f"{_(label)} {format_bytes(size, unit)}" for label, size in shown)
+        total = format_bytes(sum(size for _, size in shown), unit)
+        return _("Waterfall: {parts}; together {total}.").format(parts=parts, total=total)
     unit = _unit_of(shown.peak_bytes)
-    bill = ", ".join(f"{account} {format_bytes(shown.at_peak[account], unit)}" for account in ACCOUNTS)
-    peak = f"{format_bytes(shown.peak_bytes, unit)} in {shown.peak_moment}"
+    bill = ", ".join(f"{_(account)} {format_bytes(shown.at_peak[account], unit)}" for account in ACCOUNTS)
+    peak, moment = format_bytes(shown.peak_bytes, unit), _(shown.peak_moment)
     if not isinstance(shown, Trace):
-        return f"Waterfall of the bill at the peak: {bill}; together {peak}."
-    moments = ", ".join(f"{moment} {format_bytes(shown.moment_peaks[moment], unit)}" for moment in STEP_MOMENTS)
-    return (
-        f"Timeline of live memory by account over {len(shown.events):,} events of a training step. "
-        f"The peak is {peak}: {bill}. The most within each moment: {moments}."
-    )
+        text = _("Waterfall of the bill at the peak: {bill}; together {peak} in {moment}.")
+        return text.format(bill=bill, peak=peak, moment=moment)
+    moments = ", ".join(f"{_(each)} {format_bytes(shown.moment_peaks[each], unit)}" for each in STEP_MOMENTS)
+    return _(
+        "Timeline of live memory by account over {count:,} events of a training step. "
+        "The peak is {peak} in {moment}: {bill}. The most within each moment: {moments}."
+    ).format(count=len(shown.events), peak=peak, moment=moment, bill=bill, moments=moments)
 
 
 def _new_axes(width_inches: float, height_inches: float) -> Axes:

@@ -1,0 +1,45 @@
+"""What the article that this course follows claims, and the verdicts that lessons compute on it.
+
+A lesson measures, says in which cases the claim came out true, and the verdict follows::
+
+    judge("C2", {"fp32": True, "pure bf16": False})
+
+    C2: training takes 6 to 8 times the model's file
+    verdict: holds only in some cases. It does: fp32. It does not: pure bf16.
+"""
+
+from collections.abc import Mapping
+
+from course_lib.errors import CourseError
+from course_lib.i18n import N_, _
+
+CLAIMS = {
+    "C1": N_("7B in FP32: weights 28, gradients 28, Adam 56, activations 10 to 40 GB; together 120 GB and more"),
+    "C2": N_("training takes 6 to 8 times the model's file"),
+    "C10": N_("activations grow linearly with depth and batch, and are often half of the memory"),
+    "C17": N_("inference takes the weights alone"),
+}
+
+
+def judge(claim: str, cases: Mapping[str, bool]) -> None:
+    """Print a claim and its verdict.
+
+    Args:
+        claim: its number in :data:`CLAIMS`.
+        cases: whether it came out true, by case; a case is named as in code, so that it reads the same
+            in every language.
+
+    Raises:
+        CourseError: no such claim, or no case.
+    """
+    if claim not in CLAIMS or not cases:
+        known = ", ".join(CLAIMS)
+        raise CourseError(f"judge: got {claim!r} with {len(cases)} cases, expected one of {known} and some case")
+    print("\n" + _("{claim}: {text}").format(claim=claim, text=_(CLAIMS[claim])))
+    yes, no = ("; ".join(case for case, true in cases.items() if bool(true) is wanted) for wanted in (True, False))
+    if not no:
+        print(_("verdict: holds."))
+    elif not yes:
+        print(_("verdict: does not hold."))
+    else:
+        print(_("verdict: holds only in some cases. It does: {yes}. It does not: {no}.").format(yes=yes, no=no))
