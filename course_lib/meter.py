@@ -203,7 +203,7 @@ class Meter(TorchDispatchMode):
         elif self._moment is Moment.FORWARD or (self._moment is Moment.BACKWARD and torch.is_grad_enabled()):
             self._made_forward.append(each)
         self._allocations.append(each)
-        self._alive[address] = (weakref.ref(storage, lambda _: self._died(address)), each)
+        self._alive[address] = (weakref.ref(storage, _teller(weakref.ref(self), address)), each)
         return each
 
     def _died(self, address: int) -> None:
@@ -236,7 +236,8 @@ class Meter(TorchDispatchMode):
             for name, value in state.items():
                 for tensor in _tensors(value):
                     self._settle(tensor, Account.OPTIMIZER)
-                    if name == "step" and self._steps_on_host:
+                    off_card = (name == "step" and self._steps_on_host) or getattr(tensor, "is_paged", False)
+                    if off_card and tensor.device.type == self._device_type:
                         self._alive[tensor.untyped_storage()._cdata][1].size_bytes = 0
 
     def _parameters(self) -> Iterator[torch.nn.Parameter]:
@@ -249,6 +250,16 @@ class Meter(TorchDispatchMode):
         each = self._count(tensor, _RESIDENT)
         if each and each.account not in (Account.WEIGHTS, Account.GRADIENTS, Account.OPTIMIZER):
             each.account = account
+
+
+def _teller(meter: "weakref.ref[Meter]", address: int) -> Callable[[Any], None]:
+    """Tells the meter of a death without keeping it, and with it the model, alive in a reference cycle."""
+
+    def tell(_: Any) -> None:
+        if (found := meter()) is not None:
+            found._died(address)
+
+    return tell
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:

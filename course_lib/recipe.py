@@ -87,6 +87,8 @@ class Recipe:
              f"master-bf16 with optimizer {self.optimizer} does not exist; choose adamw, sgd or sgd-momentum"),
             (self.lora_rank > 0 and self.adapter_dtype == "bf16" and self.weight_bytes == 4,
              "adapter_dtype bf16 over fp32 weights: adapters are fp32 or as the weights; choose adapter_dtype fp32"),
+            (self.quant == "int8" and self.adapter_dtype == "bf16",
+             "adapter_dtype bf16 with quant int8: peft keeps these adapters in fp32; choose adapter_dtype fp32"),
             (self.optimizer == "adafactor" and self.optimizer_impl == "fused",
              "adafactor has no fused implementation; choose optimizer_impl foreach or forloop"),
         )  # fmt: skip

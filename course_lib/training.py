@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from course_lib.errors import CourseError
+from course_lib.eight_bit import adamw_8bit
 from course_lib.recipe import Recipe
 
 LossOf = Callable[[nn.Module, Any], Tensor]
@@ -63,7 +63,9 @@ def _plain_optimizer(trained: list[nn.Parameter], recipe: Recipe) -> torch.optim
     if recipe.optimizer in ("sgd", "sgd-momentum"):
         momentum = 0.9 if recipe.optimizer == "sgd-momentum" else 0.0
         return torch.optim.SGD(trained, lr=1e-3, momentum=momentum, foreach=foreach, fused=fused)
-    raise CourseError(f"optimizer {recipe.optimizer} is not supported yet; choose adamw, sgd or sgd-momentum")
+    if recipe.optimizer == "adafactor":
+        return torch.optim.Adafactor(trained, lr=1e-3, foreach=foreach)
+    return adamw_8bit(trained, paged=recipe.optimizer.startswith("paged"))
 
 
 class MasterWeights(torch.optim.Optimizer):

@@ -106,7 +106,6 @@ def _refuse_unsupported(recipe: Recipe) -> None:
     version = transformers.__version__
     losses = {"hf"} | ({"hf-4.48"} if version.startswith("4.48.") else set())
     refusals = (
-        (recipe.optimizer not in ("adamw", "sgd", "sgd-momentum"), f"optimizer {recipe.optimizer}"),
         (recipe.kernels != "stock", f"kernels {recipe.kernels}"),
         (recipe.loss not in losses, f"loss {recipe.loss} with transformers {version}"),
     )

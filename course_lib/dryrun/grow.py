@@ -41,19 +41,38 @@ def _stretches(trace: Trace) -> list[tuple[str, list[Event]]]:
 
 
 def _grow_stretch(short: list[Event], long: list[Event], periods: int) -> list[Event]:
-    added = len(long) - len(short)
-    start = _where_the_run_starts(short, long)
-    if added < 0 or start is None:
-        raise ValueError("a stretch of the deeper trace does not repeat a run of the shallow one")
-    before = [_extend(a, b, periods) for a, b in zip(short[:start], long[:start], strict=True)]
-    after = [_extend(a, b, periods) for a, b in zip(short[start:], long[start + added :], strict=True)]
-    return before + long[start : start + added] * periods + after
+    """One stretch, cut into pieces in each of which a single run of events is repeated."""
+    events: list[Event] = []
+    while short or long:
+        here, there = _first_piece(short, long)
+        start, added = _where_the_run_starts(short[:here], long[:there]), there - here
+        if added < 0 or start is None:
+            raise ValueError("a stretch of the deeper trace does not repeat a run of the shallow one")
+        before = [_extend(a, b, periods) for a, b in zip(short[:start], long[:start], strict=True)]
+        after = [_extend(a, b, periods) for a, b in zip(short[start:here], long[start + added : there], strict=True)]
+        events += before + long[start : start + added] * periods + after
+        short, long = short[here:], long[there:]
+    return events
+
+
+def _first_piece(short: list[Event], long: list[Event]) -> tuple[int, int]:
+    """How many events of each belong to the first piece: all of them, unless more than one run was inserted.
+
+    An optimizer that goes over its tensors several times inserts a run in each of these loops.
+    """
+    if _where_the_run_starts(short, long) is not None:
+        return len(short), len(long)
+    keys, more = _keys(short), _keys(long)
+    same = _common(keys, more)
+    follow = {added: _common(keys[same:], more[same + added :]) for added in range(1, len(long) - len(short) + 1)}
+    added = max(follow, key=lambda added: (follow[added], -added), default=0)
+    return same + follow.get(added, 0), same + added + follow.get(added, 0)
 
 
 def _where_the_run_starts(short: list[Event], long: list[Event]) -> int | None:
     """The index at which ``long`` has a run inserted: of all that fit, the one that changes fewest sizes."""
     added = len(long) - len(short)
-    keys, more = [event.operator for event in short], [event.operator for event in long]
+    keys, more = _keys(short), _keys(long)
     prefix = _common(keys, more)
     suffix = _common(keys[::-1], more[::-1])
     first, last = len(short) - suffix, prefix
@@ -66,6 +85,10 @@ def _where_the_run_starts(short: list[Event], long: list[Event]) -> int | None:
         if gain > best:
             best, start = gain, i + 1
     return start
+
+
+def _keys(events: list[Event]) -> list[str]:
+    return [event.operator for event in events]
 
 
 def _common(a: list[str], b: list[str]) -> int:

@@ -21,6 +21,7 @@ from course_lib.shape import ModelShape
 __all__ = ["Bill", "Entry", "Instant", "predict"]
 
 _CHECKPOINT_SOURCE = "torch/utils/checkpoint.py; Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost"
+_UNTIL_STEP = tuple(instant for instant in Instant if instant is not Instant.OPTIMIZER_STEP)
 _BLOCK_SOURCE = "the block's forward, operator by operator (course_lib/ledger/block.py)"
 
 
@@ -57,21 +58,28 @@ def _activations(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
             formula = f"tokens x ({first:,} B + {count - 1} x {width:,} B)"
             size = tokens * (first + (count - 1) * width)
             yield Entry(Account.ACTIVATIONS, label, instants, size, formula, _CHECKPOINT_SOURCE)
+        yield Entry(
+            Account.ACTIVATIONS, "inputs that int8 products hold, checkpointed or not", _UNTIL_STEP,
+            layers * block.int8_inputs_bytes * tokens, f"{layers} x tokens x {block.int8_inputs_bytes:,} B",
+            "MatMul8bitLt in bitsandbytes/autograd/_functions.py",
+        )  # fmt: skip
         yield _casts(layers * block.cached_casts_bytes, (Instant.FORWARD_TOP, Instant.FORWARD_END))
         # The remainder is the last segment, so the first that the backward pass reaches.
         others = {Instant.BACKWARD_TOP: (layers - 1) % every, Instant.BACKWARD_BOTTOM: min(every, layers) - 1}
+        shared = block.shared_with_checkpoint_bytes * tokens
     else:
         formula = f"{layers} blocks x tokens x {block.kept_bytes:,.0f} B"
         yield Entry(Account.ACTIVATIONS, "kept by the blocks", kept_by_all, layers * kept, formula, _BLOCK_SOURCE)
         yield _casts(layers * block.weight_casts_bytes, kept_by_all)
         others = {Instant.FORWARD_TOP: layers - 1, Instant.BACKWARD_TOP: layers - 1, Instant.BACKWARD_BOTTOM: 0}
+        shared = 0
     for instant, count in others.items():
         most = block.forward_bytes if instant is Instant.FORWARD_TOP else block.backward_bytes
         extra = round(most * tokens) - kept + (0 if instant is Instant.FORWARD_TOP else _weight_gradient_cast(block))
         per_block = f"tokens x {block.kept_bytes:,.0f} B"
         for label, account, size, formula in (
             ("kept by the other blocks at hand", Account.ACTIVATIONS, count * kept, f"{count} x {per_block}"),
-            ("kept by the block at work", Account.ACTIVATIONS, kept, per_block),
+            ("kept by the block at work", Account.ACTIVATIONS, kept - shared, per_block),
             ("what the block at work takes", Account.TEMPORARY, extra, "the most at once, less what it replaces"),
         ):  # fmt: skip
             yield Entry(account, label, (instant,), size, formula, _BLOCK_SOURCE)

@@ -114,6 +114,23 @@ class Block:
         return sum(linear.inputs * linear.outputs for linear in self.shape.linears)
 
     @property
+    def shared_with_checkpoint_bytes(self) -> int:
+        """What the first norm keeps of the checkpoint itself: the stream, where no copy in another type is made."""
+        one_kernel = self.shape.family == "gpt2" or self.recipe.kernels == "fused"
+        copies = self.shape.family == "gpt2" and self.recipe.autocast and self.w == 2
+        return self.boundary_bytes if self.w == 4 or (one_kernel and not copies) else 0
+
+    @property
+    def int8_inputs_bytes(self) -> int:
+        """What int8 products keep whether checkpointed or not.
+
+        bitsandbytes' MatMul8bitLt holds its input as a plain attribute, which non-reentrant checkpointing cannot see.
+        """
+        if self.recipe.quant != "int8":
+            return 0
+        return 2 * self.w * self.shape.hidden + self.s * self.shape.query_width + self.m * self.shape.ffn
+
+    @property
     def boundary_bytes(self) -> int:
         """What a checkpoint keeps instead: the residual stream at the block's door."""
         return self.w * self.shape.hidden
@@ -194,13 +211,15 @@ class Block:
             *self._kept_input("attention", what, closing, s),
         ]
 
+    @property
+    def _softmax_bytes(self) -> int:
+        """Bytes of a score after softmax: transformers' Llama asks for fp32, GPT-2 gets it from autocast only."""
+        return 4 if self.shape.family == "llama" or self.recipe.autocast else self.s
+
     def _score_bytes(self) -> int:
-        """Bytes kept per score: softmax's output, its copy for the product, dropout's output and mask."""
-        gpt2, s = self.shape.family == "gpt2", self.s
-        softmax = 4 if not gpt2 or self.recipe.autocast else s
-        copy = s if (not gpt2 and s == 2) else 0
-        dropout = s + 1 if gpt2 and self.shape.attention_dropout else 0
-        return softmax + copy + dropout
+        """Bytes kept per score: softmax's output; what the product reads, dropout's output or a 16-bit copy; the mask."""
+        copy = self.s if self.s != self._softmax_bytes else 0
+        return self._softmax_bytes + (self.s + 1 if self.shape.attention_dropout else copy)
 
     def _gated_mlp(self) -> list[Kept]:
         ffn, closing = self.shape.ffn, self._linears("mlp")[-1:]
@@ -253,8 +272,10 @@ class Block:
     def _attention_extra(self) -> float:
         shape, s, kind = self.shape, self.s, self.attention_kind
         stream = (self.w + s) * shape.hidden
-        if kind == "scores":  # softmax's gradient in fp32, before and after
-            return stream + 8 * shape.heads * self.recipe.seq
+        if kind == "scores":  # softmax's output and its gradient, before and after; what the product read is gone then
+            per_score = self._score_bytes()
+            most = max(3 * self._softmax_bytes, per_score + s)
+            return stream + (most - per_score) * shape.heads * self.recipe.seq
         gradients = s * (shape.query_width + 2 * shape.kv_width)
         if kind == "efficient":
             return stream + gradients

@@ -36,15 +36,16 @@ def _partial_gradients(shape: ModelShape, recipe: Recipe, whole: int) -> Iterato
     width = recipe.weight_bytes
     closing = shape.linears[-1]  # the first matrix of a block that the backward pass reaches
     head = shape.norm_params + (0 if shape.tied_head else shape.vocab * shape.hidden)
-    rest_of_block = shape.block_params - closing.params
+    at_hand = max(1, min(recipe.checkpoint_every, shape.layers))  # blocks of the first segment, all run again
+    to_come = at_hand * shape.block_params - closing.params
     embedding = (shape.vocab + shape.learned_positions) * shape.hidden
     yield Entry(
         Account.GRADIENTS, "gradients so far", (Instant.BACKWARD_TOP,), width * (head + closing.params),
         f"{width} B x (head, final norm, {closing.name})", _SOURCE,
     )  # fmt: skip
     yield Entry(
-        Account.GRADIENTS, "gradients so far", (Instant.BACKWARD_BOTTOM,), whole - width * (rest_of_block + embedding),
-        f"{width} B x (all but the embedding and most of the first block)", _SOURCE,
+        Account.GRADIENTS, "gradients so far", (Instant.BACKWARD_BOTTOM,), whole - width * (to_come + embedding),
+        f"{width} B x (all but the embedding and what is at work)", _SOURCE,
     )  # fmt: skip
 
 

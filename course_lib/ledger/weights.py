@@ -40,9 +40,7 @@ def plain(shape: ModelShape, recipe: Recipe) -> list[Tensors]:
     for name, size in shape.parameter_tensors.items():
         if recipe.quant != "none" and _is_matrix_of_a_block(name):
             continue
-        width = recipe.table_bytes if name in ("embedding", "positions", "head") else recipe.norm_bytes
-        width = recipe.weight_bytes if _is_matrix_of_a_block(name) else width
-        tensors.append(Tensors(_copies(name, shape), prod(size), prod(size) * width))
+        tensors.append(Tensors(_copies(name, shape), prod(size), prod(size) * _width(name, recipe)))
     return tensors
 
 
@@ -106,6 +104,12 @@ def weight_bytes(shape: ModelShape, recipe: Recipe) -> int:
 def trained(shape: ModelShape, recipe: Recipe) -> list[Tensors]:
     """The tensors that are trained."""
     return adapters(shape, recipe) if recipe.lora_rank else plain(shape, recipe)
+
+
+def _width(name: str, recipe: Recipe) -> int:
+    if name in ("embedding", "positions", "head"):
+        return recipe.table_bytes
+    return recipe.norm_bytes if "norm" in name else recipe.weight_bytes
 
 
 def _is_matrix_of_a_block(name: str) -> bool:
