@@ -5,17 +5,11 @@
 #
 # ## Half a gigabyte does not fit into six
 #
-# Somebody fine-tunes the smallest GPT-2: 124 million parameters, a file of half a gigabyte. The card has 6 GB. The batch is one sequence of 1024 tokens, and gradients are accumulated over 1024 of them. PyTorch stops ([the report](https://github.com/huggingface/transformers/issues/1819)):
-#
-# | the message says | |
-# |---|---|
-# | tried to allocate | 198 MiB |
-# | total capacity | 5.93 GiB |
-# | already allocated | 4.64 GiB |
-# | free | 54.94 MiB |
-# | cached | 233.05 MiB |
+# Somebody fine-tunes the smallest GPT-2: 124 million parameters, a file of half a gigabyte. The card has 6 GB. The batch is one sequence of 1024 tokens, and gradients are accumulated over 1024 of them. PyTorch stops: *CUDA out of memory* ([the report](https://github.com/huggingface/transformers/issues/1819)).
 #
 # The usual advice is a smaller batch, or more accumulation. The batch is already one, and nobody accumulates more than this. So **where are the bytes, and what would really help?** That is what you will be able to say here, before a run and without the card.
+#
+# First run the next cell (click into it, then Shift+Enter). It says what this machine can do, and on Colab it installs the course; you need not read its code.
 
 # %% [markdown] lang="zh"
 # # 00 · 从这里开始
@@ -24,17 +18,11 @@
 #
 # ## 半个 GB 的模型，6 GB 的卡装不下
 #
-# 有人微调最小的 GPT-2：1.24 亿参数，模型文件只有半个 GB。显卡有 6 GB，batch 是一条 1024 个 token 的序列，梯度累积 1024 次。结果 PyTorch 停了下来（[原始报告](https://github.com/huggingface/transformers/issues/1819)）：
-#
-# | 报错里的数字 | |
-# |---|---|
-# | 想再分配 | 198 MiB |
-# | 总容量 | 5.93 GiB |
-# | 已分配 | 4.64 GiB |
-# | 空闲 | 54.94 MiB |
-# | 缓存 | 233.05 MiB |
+# 有人微调最小的 GPT-2：1.24 亿参数，模型文件只有半个 GB。显卡有 6 GB，batch 是一条 1024 个 token 的序列，梯度累积 1024 次。结果 PyTorch 停了下来，报 *CUDA out of memory*（[原始报告](https://github.com/huggingface/transformers/issues/1819)）。
 #
 # 最常见的建议是“调小 batch”或“多累积几步”。可 batch 已经是 1，累积也已经到了 1024。那么，**显存到底花在哪里，什么办法才真有用？** 学完这门课，不用开跑、不用那块卡，你也答得上来。
+#
+# 先运行下面这个单元（点进去，按 Shift+Enter）：它会说明这台机器能做什么；在 Colab 上还会装好课程。里面的代码不必读。
 
 # %% tags=["setup"]
 LANGUAGE = "en"
@@ -44,14 +32,14 @@ LANGUAGE = "en"
 #
 # Everything in this course goes in three steps: **predict** a figure, **measure** it, **reconcile** the two. The guess comes first, because a figure that you have only read is gone by tomorrow, and one that surprised you stays.
 #
-# So guess: how many GiB did this training step need when it failed? Write a number in place of the dots and run the cell. A wrong guess costs nothing. It is kept, and at the end of the course you see how your guesses have changed.
+# So guess: how many GiB did this training step of half a gigabyte of weights need when it failed? Write a number in place of the dots and run the cell. A wrong guess costs nothing. It is kept, and at the end of the course you see how your guesses have changed.
 
 # %% [markdown] lang="zh"
 # ## 预测
 #
 # 这门课里的每件事都分三步：先**预测**一个数，再**实测**，最后**对账**。之所以先猜，是因为只读过的数字明天就忘了，让你意外过的数字才留得住。
 #
-# 那就猜一猜：出错的那一刻，这一步训练一共要用多少 GiB？把省略号换成你的数，运行这个单元。猜错没有任何损失：它会被记下来，课程结束时你能看到自己的猜测越来越准。
+# 那就猜一猜：权重只有半个 GB，出错的那一刻，这一步训练一共要用多少 GiB？把省略号换成你的数，运行这个单元。猜错没有任何损失：它会被记下来，课程结束时，你能看到自己有没有越猜越准。
 
 # %%
 from course_lib.journal import predict, settle
@@ -65,29 +53,55 @@ predict("start.gpt2_step", guess_gib, unit="GiB")
 # %% [markdown] lang="en"
 # ## Measure
 #
-# Here the card has already measured. What the step needed is what was allocated, and the one tensor more that was refused:
+# Here the card has already measured. This is what the message says:
+#
+# | the message says | |
+# |---|---|
+# | tried to allocate | 198 MiB |
+# | total capacity | 5.93 GiB |
+# | already allocated | 4.64 GiB |
+# | free | 54.94 MiB |
+# | cached | 233.05 MiB |
+#
+# What the step needed is what was allocated, and the one tensor more that was refused. What it had is what was allocated, free and cached; the rest of the card was held by CUDA itself and other programs.
 
 # %% [markdown] lang="zh"
 # ## 实测
 #
-# 这一次显卡已经替我们量好了。这一步需要的，就是已经分配的，加上没要到的那一块：
+# 这一次显卡已经替我们量好了。报错里写着：
+#
+# | 报错里的数字 | |
+# |---|---|
+# | 想再分配 | 198 MiB |
+# | 总容量 | 5.93 GiB |
+# | 已分配 | 4.64 GiB |
+# | 空闲 | 54.94 MiB |
+# | 缓存 | 233.05 MiB |
+#
+# 这一步需要的，是已经分配的，加上没要到的那一块。它能用的，是已分配、空闲和缓存三项之和；显卡其余的部分，被 CUDA 自己和别的程序占着。
 
 # %%
 from course_lib.units import GIB, MIB, format_bytes
 
 needed_bytes = 4.64 * GIB + 198 * MIB
-settle("start.gpt2_step", needed_bytes / GIB)
+settle("start.gpt2_step", needed_bytes / GIB, "GiB")
 
-neither_bytes = (5.93 - 4.64) * GIB - (54.94 + 233.05) * MIB
-print(f"neither allocated, free nor cached: {format_bytes(neither_bytes)} (CUDA, the screen)")
+available_bytes = 4.64 * GIB + (54.94 + 233.05) * MIB
+elsewhere_bytes = 5.93 * GIB - available_bytes
+print(f"needed {format_bytes(needed_bytes)}, available {format_bytes(available_bytes)}")
+print(f"elsewhere {format_bytes(elsewhere_bytes)}")
 
 # %% [markdown] lang="en"
 # ## Reconcile
+#
+# The step needed a little less than there was, and still it failed: the tensor wants one piece of 198 MiB, while what is cached lies in smaller ones. A run this close to the edge is a matter of luck. What helps is a smaller bill, so let us see what is on it.
 #
 # The **memory ledger** writes the bill of a training step in closed form, from nothing but the model's sizes and the way it is trained. It needs no card and no torch, and answers in milliseconds.
 
 # %% [markdown] lang="zh"
 # ## 对账
+#
+# 需要的比能用的还少一点，却照样失败：那个张量要一整块 198 MiB，而缓存是零散的小块。贴着上限跑，成不成全看运气。真有用的是让账单变小，那就看看账单上都有什么。
 #
 # **显存账本**只凭模型的尺寸和训练方式，用公式写出一步训练的账单。不需要显卡，也不需要 torch，几毫秒就有答案。
 
@@ -105,18 +119,19 @@ recipe = Recipe(
 bill = ledger.predict(gpt2, recipe)
 
 difference = bill.peak_bytes / needed_bytes - 1
-print(f"ledger {format_bytes(bill.peak_bytes)}, report {format_bytes(needed_bytes)}: {difference:+.1%}")
+print(f"ledger {format_bytes(bill.peak_bytes)}, report {format_bytes(needed_bytes)}")
+print(f"difference {difference:+.1%}")
 show(bill_waterfall(bill), alt_text(bill))
 
 # %% [markdown] lang="en"
 # Two per cent apart, although the run is years old and its library another one. Weights, gradients and Adam's state are the smaller part of the bill. The larger one is what the forward pass leaves behind for the backward pass: the **activations**.
 #
-# Even the 198 MiB have a name. A language model scores each word of its vocabulary at each position:
+# Even the 198 MiB have a name. A language model scores each word of its vocabulary at each position; these scores are called *logits*:
 
 # %% [markdown] lang="zh"
-# 相差 2%，尽管那是多年前的一次运行，用的库也不同。权重、梯度和 Adam 的状态只是账单里较小的一半，大头是前向传播留给反向传播用的东西：**激活值**。
+# 相差 2%，尽管那是多年前的一次运行，用的库也不同。权重、梯度和 Adam 的状态只占账单的一小半，大头是前向传播留给反向传播用的东西：**激活值**。
 #
-# 就连那 198 MiB 也叫得出名字。语言模型在每个位置上给词表里的每个词打一个分：
+# 就连那 198 MiB 也叫得出名字。语言模型在每个位置上给词表里的每个词打一个分，这些分数叫 *logits*：
 
 # %%
 tokens, vocabulary, fp32_bytes = 1024, 50257, 4
@@ -126,10 +141,10 @@ asked_bytes = -(-logits_bytes // step_bytes) * step_bytes
 print(f"logits {format_bytes(logits_bytes, 'MiB')}, asked for {format_bytes(asked_bytes, 'MiB')}")
 
 # %% [markdown] lang="en"
-# Now the question can be answered. What would have helped? Change the recipe and write the bill again. The card had about 4.9 GiB left for tensors.
+# Now the question can be answered. What would have helped? Change the recipe and write the bill again; the run as it was needed nearly all of the 4.92 GiB that there were.
 
 # %% [markdown] lang="zh"
-# 现在可以回答那个问题了：什么办法有用？改一改训练方式，重写一遍账单。那块卡能留给张量的大约是 4.9 GiB。
+# 现在可以回答那个问题了：什么办法有用？改一改训练方式，重写一遍账单。原来那次运行，几乎占满了能用的 4.92 GiB。
 
 # %%
 from dataclasses import replace
@@ -139,7 +154,7 @@ for change in ({}, {"accum": 1}, {"seq": 512}, {"checkpoint": "block"}):
     print(f"{format_bytes(peak_bytes):>9}  {change or 'as it was'}")
 
 # %% [markdown] lang="en"
-# Less accumulation saves one set of gradients, more of it nothing at all. Shorter sequences more than halve the large account; so does checkpointing, which computes most of the activations twice instead of keeping them. Which of these to choose, and at what price, is what the lessons are about.
+# Without accumulation one set of gradients is saved, since none has to wait through the next forward pass; more accumulation saves nothing at all. Sequences of half the length more than halve the large account, since attention's share falls with the square; so does checkpointing, which computes most of the activations twice instead of keeping them. Which of these to choose, and at what price, is what the lessons are about.
 #
 # ## What your machine is, and what the course does on it
 #
@@ -154,7 +169,7 @@ for change in ({}, {"accum": 1}, {"seq": 512}, {"checkpoint": "block"}):
 # | larger | the same with larger batches, and full fine-tuning as far as the ledger says |
 
 # %% [markdown] lang="zh"
-# 少累积能省下一份梯度，多累积则一点也不省。序列短一半，账单的大头减掉一半还多；梯度检查点也能做到，它把大部分激活值重算一遍，而不是一直留着。选哪一种、代价是多少，正是后面各课要讲的。
+# 不累积能省下一份梯度，因为不用再留着它等下一次前向传播；累积得更多，则一点也不省。序列短一半，账单的大头减掉一半还多，因为注意力那部分随长度的平方变化；梯度检查点也能做到，它把大部分激活值重算一遍，而不是一直留着。选哪一种、代价是多少，正是后面各课要讲的。
 #
 # ## 你的机器，以及课程在它上面做什么
 #
@@ -201,7 +216,8 @@ from course_lib.reader_log import state_dir
 from course_lib.tasks import passed
 
 print(state_dir())
-print(f"{len(predictions())} predictions, {len(passed())} tasks passed")
+guessed = sum(each.value is not None for each in predictions().values())
+print(f"predictions kept: {guessed}, tasks passed: {len(passed())}")
 
 # %% [markdown] lang="en"
 # ## Are you ready? Two minutes
@@ -280,11 +296,11 @@ check("start.gib_of_a_28_gb_file", file_gib)
 #
 # ## AI assistants
 #
-# Use them to explain an error, to argue about an answer, to ask for another example. Do not let one make your predictions: the guess is the part that teaches. In graded exercises your instructor's rules hold; where there are none, say in one line what you used. And check figures: assistants repeat the published wrong answers that this course takes apart, in GB that should be GiB.
+# Use them to explain an error, to argue about an answer, to ask for another example. Do not let one make your predictions: the guess is the part that teaches. In graded exercises your instructor's rules hold; where there are none, say in one line what you used. And check figures: assistants repeat wrong answers that were published, some of which this course takes apart, and write GB where they mean GiB.
 #
 # ## Next
 #
-# A 7B model has a file of 14 GB. Why does a card with 24 GB not train it? Four bills, and a fifth that surprises people: `01_ledger`.
+# A 7B model has a file of 14 GB. Why can a card with 24 GB not train all of it? Four bills, and a fifth that surprises people: open `01_ledger`, in the file browser on the left.
 
 # %% [markdown] lang="zh"
 # 四题都过了，或者虽然没过但明白了原因，就可以开始。如果第 1 题和第 3 题很陌生，先花一小时读 [PyTorch 官方入门教程](https://pytorch.org/tutorials/beginner/basics/intro.html)。
@@ -301,8 +317,8 @@ check("start.gib_of_a_28_gb_file", file_gib)
 #
 # ## 怎么用 AI 助手
 #
-# 可以请它解释报错、和它争论一个答案、让它再举一个例子。但别让它替你预测：让人学到东西的正是那一猜。做计分练习时以老师的规定为准；没有规定，就用一句话写明用了什么。还要核对数字：网上流传的错误答案，AI 助手常常照搬，GB 和 GiB 也分不清，这门课会把它们一一拆开。
+# 可以请它解释报错、和它争论一个答案、让它再举一个例子。但别让它替你预测：让人学到东西的正是那一猜。做计分练习时以老师的规定为准；没有规定，就用一句话写明用了什么。还要核对数字：网上流传的错误答案，AI 助手常常照搬（这门课会拆穿其中一些），GB 和 GiB 也常常混用。
 #
 # ## 下一个问题
 #
-# 7B 模型的文件是 14 GB，为什么 24 GB 的卡却训不动？四笔账，外加让人意外的第五笔：`01_ledger`。
+# 7B 模型的文件是 14 GB，为什么 24 GB 的卡却做不了全量微调？四笔账，外加让人意外的第五笔：从左边的文件栏打开 `01_ledger`。
