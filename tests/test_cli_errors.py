@@ -207,3 +207,12 @@ def test_the_ledger_and_the_help_import_no_torch() -> None:
         "print(sorted({'torch', 'numpy', 'matplotlib', 'transformers'} & set(sys.modules)), file=sys.stderr)"
     )
     assert run_python(code, stdout=subprocess.DEVNULL).stderr == "[]\n"
+
+
+def test_a_package_that_is_not_installed_is_named_in_one_line() -> None:
+    top = Path(__file__).resolve().parents[1]
+    # -S: as on a machine where `make setup` has not run yet
+    command = [sys.executable, "-S", "-m", "course_lib", "ledger", "llama-7b"]
+    done = subprocess.run(command, cwd=top, env={}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "course ledger: needs rich, which is not installed here; run make setup\n"

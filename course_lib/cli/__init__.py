@@ -38,6 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CourseError as error:
         print(f"course {name}: {error}" if name else f"course: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "course_lib":
+            raise
+        print(f"course {name}: needs {error.name}, which is not installed here; run make setup", file=sys.stderr)
+        return 2
     except BrokenPipeError:
         # Python flushes stdout once more on its way out: into nothing, instead of a second complaint.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
