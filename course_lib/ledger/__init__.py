@@ -9,6 +9,7 @@ from math import ceil
 
 from course_lib.accounts import Account
 from course_lib.errors import CourseError
+from course_lib.ledger.at_work import backward_bytes, forward_bytes
 from course_lib.ledger.bill import Bill, Entry, Instant
 from course_lib.ledger.block import Block
 from course_lib.ledger.gradients import gradient_entries
@@ -74,7 +75,7 @@ def _activations(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
         others = {Instant.FORWARD_TOP: layers - 1, Instant.BACKWARD_TOP: layers - 1, Instant.BACKWARD_BOTTOM: 0}
         shared = 0
     for instant, count in others.items():
-        most = block.forward_bytes if instant is Instant.FORWARD_TOP else block.backward_bytes
+        most = forward_bytes(block) if instant is Instant.FORWARD_TOP else backward_bytes(block)
         extra = round(most * tokens) - kept + (0 if instant is Instant.FORWARD_TOP else _weight_gradient_cast(block))
         per_block = f"tokens x {block.kept_bytes:,.0f} B"
         for label, account, size, formula in (

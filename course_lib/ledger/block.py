@@ -1,4 +1,4 @@
-"""What one transformer block keeps for its backward pass, and what that pass needs while it runs.
+"""What one transformer block keeps for its backward pass.
 
 Every number is in bytes per token. Each line follows from one rule of autograd: an operator keeps
 the inputs that the gradient of *another* input needs. A product keeps both factors, a matrix product
@@ -11,7 +11,6 @@ in a sequence, r rank; w bytes of a number in the residual stream, s of one in a
 """
 
 from dataclasses import dataclass
-from math import ceil
 
 from course_lib.recipe import Recipe
 from course_lib.shape import Linear, ModelShape
@@ -174,14 +173,14 @@ class Block:
         copies, width = (len(readers), 2) if casts else (int(base and not already_kept), flow)
         size = copies * width
         adapted = [linear for linear in readers if linear in self.adapted]
-        if adapted and self._adapter_copies_input(flow):
+        if adapted and self.adapter_copies_input(flow):
             size += len(adapted) * self.adapter_s
         elif adapted and not (base or already_kept):
             size += flow
         inputs = readers[0].inputs
         return [Kept(part, what, size * inputs, f"{size} x {inputs:,}")]
 
-    def _adapter_copies_input(self, flow: int) -> bool:
+    def adapter_copies_input(self, flow: int) -> bool:
         """Whether an adapter makes a copy of its input, and keeps it."""
         if self.recipe.kernels == "fused":
             return False
@@ -203,7 +202,7 @@ class Block:
                 Kept("attention", "one number a row", FLASH_ROW_BYTES * shape.heads, "4 N"),
                 *self._kept_input("attention", what, closing, s, already_kept=True),
             ]
-        per_score = self._score_bytes()
+        per_score = self.score_bytes()
         scores = per_score * shape.heads * self.recipe.seq
         return [
             Kept("attention", "queries, keys, values, once per head", 3 * s * queries, "3 s A"),
@@ -212,14 +211,14 @@ class Block:
         ]
 
     @property
-    def _softmax_bytes(self) -> int:
+    def softmax_bytes(self) -> int:
         """Bytes of a score after softmax: transformers' Llama asks for fp32, GPT-2 gets it from autocast only."""
         return 4 if self.shape.family == "llama" or self.recipe.autocast else self.s
 
-    def _score_bytes(self) -> int:
-        """Bytes kept per score: softmax's output; what the product reads, dropout's output or a 16-bit copy; the mask."""
-        copy = self.s if self.s != self._softmax_bytes else 0
-        return self._softmax_bytes + (self.s + 1 if self.shape.attention_dropout else copy)
+    def score_bytes(self) -> int:
+        """Bytes kept per score: softmax's output; what the product reads; the mask of dropout."""
+        copy = self.s if self.s != self.softmax_bytes else 0
+        return self.softmax_bytes + (self.s + 1 if self.shape.attention_dropout else copy)
 
     def _gated_mlp(self) -> list[Kept]:
         ffn, closing = self.shape.ffn, self._linears("mlp")[-1:]
@@ -243,76 +242,3 @@ class Block:
     def _adapter_outputs(self) -> list[Kept]:
         size = self.adapter_s * self.recipe.lora_rank * len(self.adapted)
         return [Kept("attention", "outputs of the adapters' A", size, f"{self.adapter_s} r a target")]
-
-    @property
-    def forward_bytes(self) -> float:
-        """The most that is live per token, beyond other blocks, while the block runs forward and keeps."""
-        return self.kept_bytes + self._adapter_extra()
-
-    @property
-    def backward_bytes(self) -> float:
-        """The most that is live per token, beyond other blocks, while the block's backward pass runs.
-
-        Under checkpointing that includes running it forward once more.
-        """
-        after_mlp = sum(each.bytes_per_token for each in self.kept if each.part in ("norm1", "attention"))
-        again = self.forward_bytes + self._waiting_gradients() if self.recipe.checkpoint_every else 0
-        return max(self.kept_bytes + self._mlp_extra(), after_mlp + self._attention_extra(), again)
-
-    def _mlp_extra(self) -> float:
-        """Gradients of the MLP's inner tensors, three at once, and the residual stream's.
-
-        The product's gradient takes the place of the product, where that was kept.
-        """
-        wide = 4 if self.shape.family == "gpt2" and self.recipe.autocast else self.m
-        closing = [each for each in self.kept if each.part == "mlp" and each.what.startswith("input of")]
-        freed = sum(each.bytes_per_token for each in closing)
-        return 3 * wide * self.shape.ffn + self.w * self.shape.hidden - freed
-
-    def _attention_extra(self) -> float:
-        shape, s, kind = self.shape, self.s, self.attention_kind
-        stream = (self.w + s) * shape.hidden
-        if kind == "scores":  # softmax's output and its gradient, before and after; what the product read is gone then
-            per_score = self._score_bytes()
-            most = max(3 * self._softmax_bytes, per_score + s)
-            return stream + (most - per_score) * shape.heads * self.recipe.seq
-        gradients = s * (shape.query_width + 2 * shape.kv_width)
-        if kind == "efficient":
-            return stream + gradients
-        rows = ceil(self.recipe.seq / 128) * 128 / self.recipe.seq
-        expanded = 2 * s * shape.query_width if shape.heads != shape.kv_heads else 0
-        head_dim = ceil(shape.head_dim / 32) * 32
-        return stream + gradients + expanded + 4 * rows * shape.heads * (head_dim + 1)
-
-    @property
-    def _adapter_width(self) -> int:
-        """Bytes of a number in an adapter's output; fp32 adapters over 16-bit weights promote it."""
-        return max(self.m, self.adapter_s)
-
-    def _adapter_extra(self) -> float:
-        """What an adapter of the MLP takes while it runs forward: its output, the same scaled, and what waits."""
-        if self.recipe.kernels == "fused":
-            return 0
-        return max(0, self._closing_adapter_extra(), self._up_adapter_extra())
-
-    def _closing_adapter_extra(self) -> float:
-        closing, ffn, hidden = self.shape.linears[-1], self.shape.ffn, self.shape.hidden
-        if closing not in self.adapted:
-            return 0
-        cast = self._adapter_copies_input(self.m)
-        product = self.m * ffn if cast and self.recipe.quant != "int8" else 0
-        fp32_copy = 4 * ffn if cast and self.recipe.autocast and self.recipe.quant == "none" else 0
-        stream = self.w * hidden if self.w == 2 and self.shape.family == "llama" else 0
-        return product + fp32_copy + (self.m + 2 * self._adapter_width) * hidden + stream
-
-    def _up_adapter_extra(self) -> float:
-        linears = {linear.name: linear for linear in self.adapted}
-        if "up_proj" not in linears or self._adapter_width == self.m:
-            return 0
-        not_yet = self._adapter_width * self.shape.ffn if "down_proj" in linears else 0
-        return 2 * self._adapter_width * self.shape.ffn + 2 * self.w * self.shape.hidden - not_yet
-
-    def _waiting_gradients(self) -> float:
-        """Gradients that wait while a block is recomputed: the residual stream's, and its copy for an fp32 adapter."""
-        copies = 4 + self.w if self.shape.linears[-1] in self.adapted and self.adapter_s != self.w else 0
-        return (self.w + copies) * self.shape.hidden
