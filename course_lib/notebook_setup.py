@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tempfile
+import tomllib
 from importlib.metadata import PackageNotFoundError, distributions, requires, version
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from course_lib.i18n import _, set_language
 from course_lib.reader_log import DRIVE, FOLDER, state_dir
 
 DISTRIBUTION = "big-models-small-gpus"
+CHECKOUT = Path(__file__).resolve().parents[1]
 #: Never installed by a notebook: where one of these is missing, the environment is not made for the course.
 HEAVY = {"torch", "numpy", "transformers", "peft", "matplotlib"}
 
@@ -48,10 +50,7 @@ def missing_packages() -> list[str]:
     """The course's declared dependencies that are not installed here, whatever their version."""
     from packaging.requirements import Requirement
 
-    try:
-        declared = [Requirement(line) for line in requires(DISTRIBUTION) or []]
-    except PackageNotFoundError:  # a checkout that is used as it is
-        return []
+    declared = map(Requirement, _declared())
     needed = [each.name for each in declared if not each.marker or each.marker.evaluate({"extra": ""})]
     return [name for name in needed if not _installed(name)]
 
@@ -70,6 +69,14 @@ def keep_in_drive() -> None:
                 kept.write(b"\n" + path.read_bytes())
             path.rename(path.with_suffix(".moved"))
     print(_("Predictions and progress are kept in {folder}.").format(folder=after))
+
+
+def _declared() -> list[str]:
+    try:
+        return requires(DISTRIBUTION) or []
+    except PackageNotFoundError:  # a checkout that is used as it is
+        project = tomllib.loads(CHECKOUT.joinpath("pyproject.toml").read_text(encoding="utf-8"))["project"]
+        return list(project["dependencies"])
 
 
 def _installed(name: str) -> bool:

@@ -114,10 +114,14 @@ def test_only_small_packages_are_brought_and_all_that_is_there_is_pinned(
     assert "Missing here: torch." in capsys.readouterr().out
 
 
-def test_nothing_is_missing_here_and_a_checkout_without_metadata_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_missing_here() -> None:
     assert missing_packages() == []
+
+
+def test_in_a_checkout_that_is_not_installed_the_project_file_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notebook_setup, "DISTRIBUTION", "no-such-distribution")
-    assert missing_packages() == []
+    monkeypatch.setattr(notebook_setup, "_installed", lambda name: name not in ("torch", "nvidia-ml-py"))
+    assert set(missing_packages()) == {"torch", "nvidia-ml-py"}
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
