@@ -23,7 +23,7 @@ READMES = ("README.md", "README.zh.md")
 RUN_AGAIN = ("ledger", "dryrun", "plan", "oom")
 COMMAND = re.compile(r"^(?:\$ )?(?:course|python3 -m course_lib) (?P<arguments>.*)$")
 DOTS = ("...", "…", "……")
-FIGURE = re.compile(r"\d[\d,]*\.\d\d (?:GiB|MiB)")
+FIGURE = re.compile(r"(\d[\d,]*\.\d\d) (?:GiB|MiB)")
 
 Transcript = tuple[list[str], list[str]]
 
