@@ -118,7 +118,7 @@ def test_nothing_is_missing_here() -> None:
     assert missing_packages() == []
 
 
-def test_in_a_checkout_that_is_not_installed_the_project_file_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_is_not_installed_the_project_file_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notebook_setup, "DISTRIBUTION", "no-such-distribution")
     monkeypatch.setattr(notebook_setup, "_installed", lambda name: name not in ("torch", "nvidia-ml-py"))
     assert set(missing_packages()) == {"torch", "nvidia-ml-py"}
