@@ -1,0 +1,88 @@
+"""Published peaks against the ledger and the dry run, row by row.
+
+    python benchmarks/published_peaks.py            every row whose flags say it all
+    python benchmarks/published_peaks.py --ledger   without the dry run, in a second
+
+Writes benchmarks/results/published_peaks.md. ``data/published_peaks.jsonl`` holds what others measured, with the source
+and the settings of each row; ``cli`` gives the flags. Allocated bytes are compared with allocated bytes.
+"""
+
+import argparse
+import json
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from course_lib.cli import flags
+from course_lib.cli.parser import Parser
+from course_lib.dryrun import dry_run_config
+from course_lib.errors import CourseError
+from course_lib.hf_config import read_config, read_model
+from course_lib.ledger import predict
+from course_lib.recipe import Recipe
+
+HERE = Path(__file__).parent
+GROUPS = {"full": "full fine-tuning", "lora": "LoRA", "qlora": "QLoRA"}
+
+
+def rows() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (HERE / "data/published_peaks.jsonl").read_text().splitlines()]
+
+
+def recipe_of(cli: str) -> tuple[str, Recipe]:
+    """The model and the recipe that a row's flags describe."""
+    parser = Parser()
+    flags.add_model(parser)
+    flags.add_recipe_flags(parser)
+    args = parser.parse_args(cli.split())
+    return args.model, flags.recipe_of(args, read_model(args.model))
+
+
+def difference(predicted: int, measured: int) -> float:
+    """In percent of what was measured."""
+    return 100 * (predicted / measured - 1)
+
+
+def table(with_dry_run: bool) -> str:
+    lines = ["| Row | Trained | GPU | measured, GB | ledger | peak in | dry run |", "|---|---|---|--:|--:|---|--:|"]
+    errors: dict[str, list[float]] = {group: [] for group in GROUPS}
+    for row in rows():
+        if not row.get("cli") or not row.get("measured_bytes"):
+            continue
+        model, recipe = recipe_of(row["cli"])
+        bill, measured = predict(read_model(model), recipe), row["measured_bytes"]
+        error = difference(bill.peak_bytes, measured)
+        errors[row["trainable"].split()[0]].append(error)
+        lines.append(
+            f"| {row['id']} | {row['trainable'].split()[0]}, batch {recipe.batch}, loss {recipe.loss} | {row['gpu']} "
+            f"| {measured / 1e9:.3f} | {error:+.4f} % | {bill.peak_moment} "
+            f"| {_dry(model, recipe, measured) if with_dry_run else ''} |"
+        )
+    lines.append("")
+    for group, name in GROUPS.items():
+        absolute = [abs(error) for error in errors[group]]
+        lines.append(f"- {name}: {len(absolute)} rows, ledger's median error {median(absolute):.4f} %, worst {max(absolute):.2f} %")
+    return "\n".join(lines)
+
+
+def _dry(model: str, recipe: Recipe, measured: int) -> str:
+    try:
+        return f"{difference(dry_run_config(read_config(model), recipe).peak_bytes, measured):+.4f} %"
+    except CourseError as error:
+        return str(error).partition(";")[0].removeprefix("the dry run does not support ") + " not supported"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ledger", action="store_true", help="without the dry run")
+    parser.add_argument("--out", type=Path, default=HERE / "results/published_peaks.md")
+    args = parser.parse_args()
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "peft"))
+    text = f"Ledger and dry run against published `max_memory_allocated` ({libraries}).\n\n{table(not args.ledger)}\n"
+    args.out.write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
