@@ -4,7 +4,7 @@ A lesson measures, says in which cases the claim came out true, and the verdict 
 
     judge("C2", {"fp32": True, "pure bf16": False})
 
-    C2: training takes 6 to 8 times the model's file
+    claim C2: training takes 6 to 8 times the model's file
     verdict: holds only in some cases. It does: fp32. It does not: pure bf16.
 """
 
@@ -35,7 +35,7 @@ def judge(claim: str, cases: Mapping[str, bool]) -> None:
     if claim not in CLAIMS or not cases:
         known = ", ".join(CLAIMS)
         raise CourseError(f"judge: got {claim!r} with {len(cases)} cases, expected one of {known} and some case")
-    print("\n" + _("{claim}: {text}").format(claim=claim, text=_(CLAIMS[claim])))
+    print("\n" + _("claim {claim}: {text}").format(claim=claim, text=_(CLAIMS[claim])))
     yes, no = ("; ".join(case for case, true in cases.items() if bool(true) is wanted) for wanted in (True, False))
     if not no:
         print(_("verdict: holds."))

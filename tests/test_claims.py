@@ -22,7 +22,7 @@ Capture = pytest.CaptureFixture[str]
 )
 def test_a_verdict_follows_from_its_cases(cases: dict[str, bool], verdict: str, capsys: Capture) -> None:
     judge("C2", cases)
-    assert capsys.readouterr().out == f"\nC2: {CLAIMS['C2']}\n{verdict}\n"
+    assert capsys.readouterr().out == f"\nclaim C2: {CLAIMS['C2']}\n{verdict}\n"
 
 
 def test_a_verdict_speaks_chinese(capsys: Capture) -> None:

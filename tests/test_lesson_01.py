@@ -145,6 +145,7 @@ def test_the_loss_has_12_bytes_a_logit_alive() -> None:
     assert peak_by_profiler(step) / (tokens * vocab) == pytest.approx(12, abs=0.05)
 
 
+@pytest.mark.slow
 def test_logits_are_four_fifths_of_a_small_model_with_a_large_vocabulary() -> None:
     recipe = Recipe(precision="bf16", checkpoint="block", optimizer_impl="fused", batch=4, seq=2048)
     trace = dry_run_config(read_config("qwen2.5-0.5b"), recipe)
@@ -184,6 +185,7 @@ def test_activations_double_with_batch_and_length_unless_attention_is_eager() ->
     assert saved_bytes(eager, 2, 1024) / saved_bytes(eager, 2, 512) > 3
 
 
+@pytest.mark.slow
 def test_share_of_activations_a_quarter_for_7b_and_nearly_all_for_a_small_model() -> None:
     for model, recipe, low, high in (
         ("llama-7b", Recipe(precision="bf16", seq=2048), 0.2, 0.3),
@@ -318,7 +320,7 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
     pictures = re.findall(r"<img [^>]*>", said)
     assert len(pictures) == 7
     assert all(re.search(r'alt="[^"]{40,}"', picture) for picture in pictures)
-    assert re.findall(r"^(?:论断 )?(C\d+)[:：]", said, re.MULTILINE) == ["C1", "C2", "C10", "C17"]
+    assert re.findall(r"^(?:claim|论断) (C\d+)[:：]", said, re.MULTILINE) == ["C1", "C2", "C10", "C17"]
     verdicts = re.findall(r"^(?:verdict: holds only|结论：只在)", said, re.MULTILINE)
     assert len(verdicts) == 4
 

@@ -8,6 +8,7 @@ import ipywidgets
 import pytest
 
 from course_lib import widgets
+from course_lib.cards import find_card
 from course_lib.errors import CourseError
 from course_lib.i18n import set_language
 from course_lib.widgets import bill_explorer, explain
@@ -39,10 +40,12 @@ def test_the_three_verdicts() -> None:
     assert said(**tight).startswith("RTX 3090: tight; it runs if the allocator wastes less than ")
 
 
-def test_as_the_lesson_says_two_controls_alone_bring_7b_onto_the_card() -> None:
+def test_as_the_lesson_says_two_controls_alone_bring_7b_onto_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widgets, "bill_waterfall", lambda *_: None)  # the words are enough
+    monkeypatch.setattr(widgets, "as_html", lambda *_: "")
     helpful = {
         name
-        for name in (*widgets.VARY,)
+        for name in widgets.VARY
         for choice in widgets._choices(name)
         if choice != BEGIN[name] and ": fits" in said(**{name: choice})
     }
@@ -104,13 +107,19 @@ def test_a_copy_stays_as_plain_output(displayed: list[Any]) -> None:
     assert displayed[0].children[1].value in copy
 
 
-def test_sliders_wait_for_the_end_of_a_drag_and_show_round_numbers(displayed: list[Any]) -> None:
+def test_all_controls_are_sliders_in_a_sensible_order(displayed: list[Any]) -> None:
     bill_explorer(batch=3, seq=2048)
-    sliders = [each for each in controls(displayed) if isinstance(each, ipywidgets.SelectionSlider)]
-    assert [each.description for each in sliders] == ["batch", "length in tokens"]
-    assert not any(each.continuous_update for each in sliders)
-    assert [value for _, value in sliders[0].options][:5] == [1, 2, 3, 4, 8]
-    assert "2,048" in [label for label, _ in sliders[1].options]
+    sliders = controls(displayed)
+    assert {type(each) for each in sliders} == {ipywidgets.SelectionSlider}, "JupyterLab keeps arrow keys from lists"
+    assert not any(each.continuous_update for each in sliders), "a figure for each step of a drag would lag behind"
+    values = {each.description: [value for _, value in each.options] for each in sliders}
+    assert values["batch"][:5] == [1, 2, 3, 4, 8]
+    assert "2,048" in [label for label, _ in sliders[-1].options]
+    sizes = [find_card(name).usable_bytes for name in values["card"]]
+    assert sizes == sorted(sizes)
+    assert [name for name in values["model"] if name in ("gpt2", "llama-7b", "llama-70b")] == [
+        "gpt2", "llama-7b", "llama-70b",
+    ]  # fmt: skip
 
 
 def test_fixed_fields_stay_as_given(displayed: list[Any]) -> None:
@@ -134,8 +143,8 @@ def test_a_wrong_call_is_refused(wrong: dict[str, Any], message: str) -> None:
 
 
 def test_only_what_ipywidgets_7_has_is_used() -> None:
-    """7.7.1 has no ``tooltip`` argument, no TagsInput, no Stack; a Dropdown there warns of unknown arguments."""
+    """7.7.1 has no ``tooltip`` argument, no TagsInput, no Stack."""
     source = inspect.getsource(widgets)
     used = set(re.findall(r"ipywidgets\.([A-Z]\w+)", source))
-    assert used == {"HTML", "Layout", "VBox", "HBox", "SelectionSlider", "Dropdown"}
+    assert used == {"HTML", "Layout", "VBox", "HBox", "SelectionSlider"}
     assert "tooltip" not in source

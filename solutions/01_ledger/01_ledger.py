@@ -1,7 +1,7 @@
 # %% [markdown] lang="en"
 # # 01 · The memory ledger
 #
-# *The core takes 20 minutes, the deeper sections as long again. Before it: `00_start`. Afterwards you can write the memory bill of a training step before you run it, and say at which moment it is due.*
+# *The core takes 20 minutes, the deeper sections another 40. Before it: `00_start`. Afterwards you can write the memory bill of a training step before you run it, and say at which moment it is due.*
 #
 # ## Twenty gigabytes of eighty, and out of memory
 #
@@ -18,7 +18,7 @@
 # %% [markdown] lang="zh"
 # # 01 · 显存账本
 #
-# *主线 20 分钟，深入部分也差不多 20 分钟。先学 `00_start`。学完以后，不用开跑就能写出一步训练的显存账单，还能说出它在哪个时刻最高。*
+# *主线 20 分钟，深入部分再加 40 分钟。先学 `00_start`。学完以后，不用开跑就能写出一步训练的显存账单，还能说出它在哪个时刻最高。*
 #
 # ## 80 GB 的卡只占了 20 GB，训练却爆了显存
 #
@@ -38,7 +38,7 @@ LANGUAGE = "en"
 # %% [markdown] lang="en"
 # ## Predict
 #
-# Take one training step of Llama-2-7B: everything in FP32, AdamW with PyTorch's defaults, one sequence of 2048 tokens. Two guesses:
+# Take one training step of Llama-2-7B: everything in FP32, AdamW as PyTorch runs it on a card unless told otherwise, one sequence of 2048 tokens. Two guesses:
 #
 # 1. How many GB ($10^9$ bytes) of tensors are there when it is worst?
 # 2. In which part of the step is that: `"forward"`, `"backward"` or `"optimizer_step"`?
@@ -46,7 +46,7 @@ LANGUAGE = "en"
 # %% [markdown] lang="zh"
 # ## 预测
 #
-# 设想 Llama-2-7B 训练一步：全部用 FP32，优化器是 PyTorch 默认的 AdamW，输入一条 2048 个 token 的序列。猜两件事：
+# 设想 Llama-2-7B 训练一步：全部用 FP32，优化器是 PyTorch 在显卡上默认的 AdamW，输入一条 2048 个 token 的序列。猜两件事：
 #
 # 1. 显存最紧张的时候，张量一共占多少 GB（$10^9$ 字节）？
 # 2. 那一刻落在一步里的哪一段：`"forward"`（前向）、`"backward"`（反向），还是 `"optimizer_step"`（优化器更新）？
@@ -130,7 +130,7 @@ config = read_config("llama-7b")  # as in the model's config.json
 fp32 = Recipe(precision="fp32", optimizer="adamw", optimizer_impl="foreach", batch=1, seq=2048)
 trace = dry_run_config(config, fp32)
 
-settle("ledger.peak_gb", trace.peak_bytes / GB)
+settle("ledger.peak_gb", trace.peak_bytes / GB, unit="GB")
 settle("ledger.peak_moment", trace.peak_moment)
 
 # %%
@@ -144,22 +144,24 @@ show(timeline(trace), alt_text(trace))
 #
 # Read the picture from left to right. (It counts in GiB, $2^{30}$ bytes, as cards do; 1 GiB is 7 % more than 1 GB.)
 #
-# - **Forward**: weights and Adam's state are there already. Activations pile up, layer upon layer.
+# - **Load**: weights and Adam's state are there before the step begins.
+# - **Forward**: activations pile up, layer upon layer.
 # - **Backward**: layer by layer, activations are used and freed while gradients appear. The two are never complete together, so the total hardly moves.
-# - **Optimizer step**: the activations are gone, and still this is the peak. On a card PyTorch's AdamW updates all tensors at once (`foreach`) and makes a temporary tensor for every weight to do so. That is the **fifth bill**, the one that nobody expects.
+# - **Optimizer step**: the activations are gone, and still this is the peak. On a card PyTorch's AdamW updates all tensors at once (`foreach`), and for that it needs the square root of $v$ of every weight at once: a temporary as large as the weights. That is the **fifth bill**, the one that nobody expects.
 #
-# Adding up bills answers a question that no card asks. A card asks for the highest moment. First the bill of each moment where it stands highest; then the peak again with one thing changed at a time:
+# Adding up bills answers a question that no card asks. A card asks for the highest moment. First the bill of each moment where it stands highest; then the peak again with one thing changed at a time, and a verdict on what is commonly claimed:
 
 # %% [markdown] lang="zh"
 # ## 峰值是各时刻的最大值，不是各项之和
 #
 # 从左往右看这张图。（图里用的是 GiB，即 $2^{30}$ 字节，和显卡的算法一致；1 GiB 比 1 GB 大 7%。）
 #
-# - **前向**：权重和 Adam 的状态早就在了，激活值一层一层往上堆。
+# - **加载**：这一步还没开始，权重和 Adam 的状态就已经在了。
+# - **前向**：激活值一层一层往上堆。
 # - **反向**：每过一层，用掉一层激活值，长出一层梯度。两者从不会同时齐全，所以总量几乎不动。
-# - **优化器更新**：激活值已经全没了，峰值却偏偏在这里。在显卡上，PyTorch 的 AdamW 默认一次更新所有张量（`foreach`），为此要给每个权重都造一个临时张量。这就是谁都没料到的**第五笔账**。
+# - **优化器更新**：激活值已经全没了，峰值却偏偏在这里。在显卡上，PyTorch 的 AdamW 默认一次更新所有张量（`foreach`），所有权重的 $v$ 要同时开平方，于是多出一份和权重一样大的临时张量。这就是谁都没料到的**第五笔账**。
 #
-# 把几笔账加起来，回答的是一个显卡从不关心的问题。显卡只问：最高的那个时刻是多少？先看每个时刻最高时的账单，再每次只改一样，看峰值变不变：
+# 把几笔账加起来，回答的是一个显卡从不关心的问题。显卡只问：最高的那个时刻是多少？先看每个时刻最高时的账单；再每次只改一样，看峰值变不变，并给一条流行的说法下个结论：
 
 # %%
 from course_lib.accounts import ACCOUNTS, STEP_MOMENTS, Account
@@ -182,18 +184,21 @@ from dataclasses import replace
 
 from course_lib.claims import judge
 
-changes = {"as it was": {}, "seq=512": {"seq": 512}, "fused": {"optimizer_impl": "fused"}}
-peaks = {}
-for name, change in changes.items():
-    changed = dry_run_config(config, replace(fp32, **change))
-    peaks[name] = changed.peak_bytes
-    print(f"{name:10} {changed.peak_bytes / GB:6.1f} GB in {changed.peak_moment}")
+traces = {
+    "as it was": trace,
+    "seq=512": dry_run_config(config, replace(fp32, seq=512)),
+    "fused": dry_run_config(config, replace(fp32, optimizer_impl="fused")),
+}
+for name, each in traces.items():
+    print(f"{name:10} {each.peak_bytes / GB:6.1f} GB in {each.peak_moment}")
 
-parts = {"4N, 4N, 8N": [28, 28, 56] == [4 * 7, 4 * 7, 8 * 7], "activations": 10 * GB <= activations <= 40 * GB}
-judge("C1", parts | {"foreach": peaks["as it was"] >= 120 * GB, "fused": peaks["fused"] >= 120 * GB})
+by_hand = [size * 7.0e9 / GB for size in bytes_each.values()]
+parts = {"4N, 4N, 8N": by_hand == [28, 28, 56], "activations": 10 * GB <= activations <= 40 * GB}
+totals = {"foreach": trace.peak_bytes >= 120 * GB, "fused": traces["fused"].peak_bytes >= 120 * GB}
+judge("C1", parts | totals)
 
 # %% [markdown] lang="en"
-# So the usual estimate, 120 GB and more, is right for the wrong reason: the activations that fill it up to there are not alive at the peak, a temporary tensor is. The reason matters, since it names the remedy. A quarter of the tokens changes nothing here; one word, `AdamW(..., fused=True)`, takes a whole copy of the weights off.
+# So the usual estimate, 120 GB and more, is right for the wrong reason: the activations that fill it up to there are not alive at the peak, a temporary tensor is. The reason matters, since it names the remedy. A quarter of the tokens changes nothing here; one argument, `AdamW(..., fused=True)`, takes a whole copy of the weights off.
 #
 # ## Reconcile: the ledger
 #
@@ -228,7 +233,7 @@ display(bill, reconcile(bill, trace))
 # - `master-bf16`: weights and gradients in BF16, and FP32 copies of the weights (**master weights**) with Adam's state in the optimizer, as large trainings do it.
 # - `bf16 + LoRA`: BF16 weights that stay **frozen**; only small adapters are trained.
 #
-# Before you run the cell: which of them halve the bill?
+# The table below counts bytes a parameter, then what stays and the peak as multiples of the file. Before you run the cell: which of them halve the bill?
 
 # %% [markdown] lang="zh"
 # 逐行都对得上，后面就可以放心让账本来回答。
@@ -243,7 +248,7 @@ display(bill, reconcile(bill, trace))
 # - `master-bf16`：权重和梯度用 BF16，优化器里另存一份 FP32 的权重（**主权重**）和 Adam 的状态。大规模训练常用这种。
 # - `bf16 + LoRA`：BF16 的权重**冻结**不动，只训练很小的适配器。
 #
-# 运行之前先想一想：哪几种能让账单减半？
+# 下面的表先列每个参数的字节数，再列常驻部分和峰值各是文件的几倍。运行之前先想一想：哪几种能让账单减半？
 
 # %%
 from course_lib.cards import find_card
@@ -274,9 +279,11 @@ show(side_by_side(bills, cards), comparison_alt_text(bills))
 # %% [markdown] lang="en"
 # Autocast halves nothing that stays: weights, gradients and Adam's state are in FP32 as before. Pure BF16 halves everything. Master weights only keep the same 16 bytes elsewhere, and at the step the gradients come in FP32 once more. LoRA leaves the weights and removes what hangs on them. A rule of thumb such as "six to eight times the file" is a statement about a recipe, and the peak lies above it.
 #
+# And the run of the opening? Its traceback shows a loss scaler, which belongs to FP16 autocast, and that keeps what the second row keeps: 108 GB would have to stay on a card of 80. No batch is small enough for that, and the 86 MiB only came last.
+#
 # ## Your turn
 #
-# Now turn the knobs yourself. Each control can be reached with Tab and moved with the arrow keys. *Fits* means: even with CUDA's own memory and the allocator's waste. *Tight*: perhaps. It begins with 7B under autocast on an 80 GB card.
+# Now turn the knobs yourself. Tab takes you from one to the next, the left and right arrow keys move it. *Fits* means: even with CUDA's own memory and the allocator's waste. *Tight*: perhaps. It begins with 7B under autocast on an 80 GB card.
 #
 # - Two controls, moved alone, bring it onto this card. Which? Is the batch one of them?
 # - Set the precision to `bf16`. Up to which batch does a larger one cost nothing?
@@ -286,9 +293,11 @@ show(side_by_side(bills, cards), comparison_alt_text(bills))
 # %% [markdown] lang="zh"
 # 会一直留着的东西，autocast 一样也没减半：权重、梯度和 Adam 的状态照旧是 FP32。纯 BF16 全都减半。主权重只是把同样的 16 字节换个地方放，更新时梯度还要再来一份 FP32。LoRA 留下权重，拿掉挂在权重上的东西。“文件的 6 到 8 倍”这类经验说法，说的其实是某一种配方，而且峰值还在它之上。
 #
+# 开头的那次训练呢？它的报错里有损失缩放器，那是 FP16 autocast 才用的，常驻的东西和第二行一样：足足 108 GB，卡只有 80 GB。batch 再小也装不下，86 MiB 不过是最后才轮到的那一笔。
+#
 # ## 轮到你了
 #
-# 自己拧一拧旋钮。每个控件都能用 Tab 键选中，用方向键调节。“装得下”的意思是：算上 CUDA 自己占的和分配器浪费的，也装得下；“勉强”是也许装得下。一开始摆的是：80 GB 的卡，7B，autocast。
+# 自己拧一拧旋钮。用 Tab 键换旋钮，用左右方向键拧。“装得下”的意思是：算上 CUDA 自己占的和分配器浪费的，也装得下；“勉强”是也许装得下。一开始摆的是：80 GB 的卡，7B，autocast。
 #
 # - 只动一个控件，有两个能让它在这块卡上装得下。是哪两个？batch 算不算？
 # - 把精度换成 `bf16`：batch 加大到多少为止，一点显存都不多花？
@@ -356,7 +365,7 @@ predict("ledger.batch_8_gib", batch_8_gib, unit="GiB")
 from course_lib.comparisons import peaks_by_moment
 
 published = {4: 72_434_837_504, 8: 72_435_230_720}  # torch.cuda.max_memory_allocated, by batch
-settle("ledger.batch_8_gib", published[8] / GIB)
+settle("ledger.batch_8_gib", published[8] / GIB, unit="GiB")
 
 mistral = read_model("mistral-7b")
 run = Recipe(precision="bf16", checkpoint="block", attention="flash", loss="hf-4.48", seq=4096)
@@ -445,7 +454,7 @@ for event, total in zip(qwen_trace.events, qwen_trace.live_total, strict=True):
 
 share = at_peak * logits / qwen_trace.peak_bytes
 print(f"\n{at_peak:.0f} B x {logits:,} logits = {at_peak * logits / GIB:.2f} GiB of {qwen_trace.peak_bytes / GIB:.2f} GiB")
-settle("ledger.logits_percent", 100 * share)
+settle("ledger.logits_percent", 100 * share, unit="%")
 show(timeline(qwen_trace), alt_text(qwen_trace))
 
 # %% [markdown] lang="en"
@@ -468,7 +477,7 @@ from course_lib.accounts import Moment
 base = Recipe(precision="bf16", batch=1, seq=2048)
 eager = replace(base, attention="eager")  # builds the whole score matrix, [heads, seq, seq]
 runs = {
-    "as it is": (config, base),
+    "7B, 1 x 2048": (config, base),
     "depth x 2": ({**config, "num_hidden_layers": 2 * llama.layers}, base),
     "batch x 2": (config, replace(base, batch=2)),
     "length x 2": (config, replace(base, seq=4096)),
@@ -491,8 +500,8 @@ def is_double(name, of):
 
 
 print()
-linear = {name: is_double(f"{name} x 2", "as it is") for name in ("depth", "batch", "length")}
-half = {f"half ({name})": part[key] >= 0.5 for name, key in (("7B", "as it is"), ("SmolLM2", "SmolLM2-135M"))}
+linear = {name: is_double(f"{name} x 2", "7B, 1 x 2048") for name in ("depth", "batch", "length")}
+half = {f"half ({name})": part[key] >= 0.5 for name, key in (("7B", "7B, 1 x 2048"), ("SmolLM2", "SmolLM2-135M"))}
 judge("C10", linear | {"length (eager)": is_double("eager, length x 2", "eager")} | half)
 
 # %%
@@ -636,7 +645,7 @@ from course_lib.dryrun import dry_run
 from course_lib.models import GPT, GPTConfig, next_token_loss
 from course_lib.training import make_optimizer, train_step
 
-small = Recipe(precision="fp32", batch=8, seq=128)
+small = Recipe(precision="fp32", batch=4, seq=64)
 
 
 def loss_of(model, tokens):
@@ -646,7 +655,7 @@ def loss_of(model, tokens):
 def get_ready(device):
     """A small GPT on ``device``, its optimizer, and one training step as a function."""
     with torch.device(device):
-        model = GPT(GPTConfig(layers=4, width=128, vocab=256, block_size=128))
+        model = GPT(GPTConfig(layers=4, width=128, vocab=256, block_size=64))
         tokens = torch.ones(small.batch, small.seq, dtype=torch.long)  # [B, T]
     optimizer = make_optimizer(model, small)
     return model, optimizer, lambda: train_step(model, optimizer, [tokens], loss_of)
@@ -660,6 +669,7 @@ gpt, optimizer, step = get_ready(device)
 step()  # Adam's state comes into being here
 with probe(gpt, optimizer) as measured:
     step()
+print(f"peak by {'the card' if measured.cuda else 'the probe'}: {measured.peak_bytes / MIB:.3f} MiB")
 reconcile(predicted, measured.trace)
 
 # %% [markdown] lang="en"
@@ -695,7 +705,7 @@ for batch, allocated in published.items():
 #
 # - **The step is not usual**: the first has no Adam state until its end, so it proves little; one that draws the longest sample of the data set may come after thousands that fit. Write the bill for the longest.
 # - **It is not a step**: loading, evaluating and saving have peaks of their own (lesson 06).
-# - **It is not one plain card**: several cards, offloading, `torch.compile`, another library's loss. The ledger refuses what it does not know; the dry run takes any PyTorch code.
+# - **It is not one plain card**: several cards, offloading, `torch.compile`, another library's loss. The ledger refuses what it does not know; the dry run takes any eager PyTorch code, on one card.
 #
 # You have seen where the bytes are. From here on the course takes them away, one bill at a time: `02_mixed_precision`.
 
@@ -704,6 +714,6 @@ for batch, allocated in published.items():
 #
 # - **这一步不平常**：第一步直到最后才有 Adam 的状态，跑通了也说明不了什么；抽到全数据集最长样本的那一步，可能在几千步之后才来。账单要按最长的样本写。
 # - **根本不是训练步**：加载、评估、保存各有各的峰值（第 06 课）。
-# - **不是一块普通的卡**：多卡、卸载到内存、`torch.compile`、别的库的损失函数。账本遇到不懂的会直说不支持，空跑则什么 PyTorch 代码都能跑。
+# - **不是一块普通的卡**：多卡、卸载到内存、`torch.compile`、别的库的损失函数。账本遇到不懂的会直说不支持；空跑能跑任何单卡的 eager 代码。
 #
 # 字节在哪里，你已经看清了。接下来这门课要一笔一笔地把它们拿走：`02_mixed_precision`。
