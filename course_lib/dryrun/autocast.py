@@ -19,29 +19,44 @@ _KEY = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
 _KEYSET = torch._C.DispatchKeySet(_KEY)
 
 #: Operators by policy, from AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE,
-#: AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE and AT_FORALL_PROMOTE in autocast_mode.h.
+#: AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE and AT_FORALL_PROMOTE in autocast_mode.h. Which of them are cast, and which
+#: overloads, differs between versions of PyTorch; that is read off its dispatcher.
 CUDA_LISTS = {
     "lower": """_convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d
-        convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul
-        linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention""",
+        convolution cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul einsum mm mv
+        linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell
+        lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention
+        scaled_dot_product_attention""",
     "fp32": """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus
-        layer_norm native_layer_norm group_norm frobenius_norm nuclear_norm cosine_similarity poisson_nll_loss
+        layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity poisson_nll_loss
         cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss
         mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss
-        binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp norm""",
+        binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp norm upsample_nearest1d upsample_nearest2d
+        upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+        upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
+        _upsample_bicubic2d_aa""",
     "fp32_output": "prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum",
-    "promote": "addcdiv addcmul atan2 bilinear cross dot vdot grid_sample index_put tensordot scatter_add cat stack",
+    "promote": """addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add cat
+        stack""",
 }
 #: The same for the CPU: layer norm and softmax are on no list and stay in their input's type.
 CPU_LISTS = {
-    "lower": """conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm addbmm linear matmul conv_tbc
-        conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention
-        _native_multi_head_attention""",
+    "lower": """_convolution conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm _addmm_activation addbmm linear
+        matmul conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d mkldnn_rnn_layer prelu
+        scaled_dot_product_attention _native_multi_head_attention""",
     "fp32": """avg_pool3d binary_cross_entropy grid_sampler polar prod quantile nanquantile stft cdist trace
         view_as_complex cholesky cholesky_inverse cholesky_solve inverse lu_solve orgqr ormqr pinverse mse_loss
         cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss poisson_nll_loss smooth_l1_loss
         cross_entropy_loss l1_loss huber_loss margin_ranking_loss soft_margin_loss triplet_margin_loss
-        multi_margin_loss ctc_loss kl_div multilabel_margin_loss binary_cross_entropy_with_logits""",
+        multi_margin_loss ctc_loss kl_div multilabel_margin_loss binary_cross_entropy_with_logits
+        multilabel_margin_loss_forward max_pool3d max_unpool2d max_unpool3d adaptive_avg_pool3d adaptive_max_pool3d
+        fractional_max_pool2d fractional_max_pool3d reflection_pad1d reflection_pad2d replication_pad1d
+        replication_pad2d replication_pad3d grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback
+        fake_quantize_per_tensor_affine geqrf qr svd triangular_solve _lu_with_info fft_fft fft_ifft fft_fft2 fft_ifft2
+        fft_fftn fft_ifftn fft_rfft fft_irfft fft_rfft2 fft_irfft2 fft_rfftn fft_irfftn fft_hfft fft_ihfft
+        linalg_cholesky linalg_cholesky_ex linalg_cond linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh
+        linalg_householder_product linalg_inv linalg_inv_ex linalg_lstsq linalg_matrix_rank linalg_qr linalg_solve
+        linalg_svd linalg_svdvals linalg_tensorinv linalg_tensorsolve""",
     "fp32_output": "",
     "promote": "stack cat index_copy",
 }
@@ -96,14 +111,13 @@ class Autocast(ContextDecorator):
 @contextmanager
 def autocast_on_meta(imitated: str) -> Iterator[None]:
     """Within it, ``torch.autocast`` works on meta tensors as it does on ``imitated`` (cuda or cpu)."""
-    lists = CUDA_LISTS if imitated == "cuda" else CPU_LISTS
+    lists, key = (CUDA_LISTS, "AutocastCUDA") if imitated == "cuda" else (CPU_LISTS, "AutocastCPU")
     rules = torch.library.Library("_", "IMPL")  # noqa: TOR901
     rules.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     kernels = torch.library.Library("aten", "IMPL")  # noqa: TOR901
     for policy, names in lists.items():
-        for name in names.split():
-            for operator in _overloads(name):
-                kernels.impl(operator, _kernel(operator, _POLICIES[policy]), "AutocastPrivateUse1")
+        for operator in cast_operators(names, key):
+            kernels.impl(operator, _kernel(operator, _POLICIES[policy]), "AutocastPrivateUse1")
     stand_in = type("Autocast", (Autocast,), {"imitated": imitated})
     patches = [
         (torch, "autocast", stand_in),
@@ -131,12 +145,15 @@ def _set(device: str, enabled: bool, dtype: torch.dtype) -> None:
     torch.set_autocast_dtype(device, dtype)
 
 
-def _overloads(name: str) -> Iterator[Any]:
-    packet = getattr(torch.ops.aten, name, None)  # some names exist only in some versions
-    for overload in packet.overloads() if packet else ():
-        operator = getattr(packet, overload)
-        if not any(argument.is_out for argument in operator._schema.arguments):
-            yield operator
+def cast_operators(names: str, key: str) -> Iterator[Any]:
+    """The overloads of ``names`` for which PyTorch has a kernel under ``key``, AutocastCUDA or AutocastCPU."""
+    registered = set(torch._C._dispatch_get_registrations_for_dispatch_key(key))
+    for name in names.split():
+        packet = getattr(torch.ops.aten, name, None)  # some names exist only in some versions
+        for overload in packet.overloads() if packet else ():
+            operator = getattr(packet, overload)
+            if operator.name() in registered:
+                yield operator
 
 
 def _kernel(operator: Any, policy: Callable[..., Any]) -> Callable[..., Any]:

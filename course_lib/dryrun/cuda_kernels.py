@@ -21,6 +21,9 @@ def cuda_on_meta(imitated: str = "cuda") -> Iterator[None]:
     """Within it, meta tensors take the operators that ``imitated`` (cuda or cpu) would take."""
     kernels = torch.library.Library("aten", "IMPL")  # noqa: TOR901
     kernels.impl("_local_scalar_dense", _answer, "Meta")
+    for fused in ("_fused_sgd_", "_fused_sgd_.tensor_lr"):  # in place; has no meta kernel in every version
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{fused}", "Meta"):
+            kernels.impl(fused, lambda *_, **__: None, "Meta")
     if imitated == "cuda":
         kernels.impl("scaled_dot_product_attention", _cuda_attention, "AutogradMeta")
         kernels.impl("dropout", _cuda_dropout, "AutogradMeta")
@@ -83,8 +86,12 @@ def _cuda_attention(
     grouped = query.shape[1] != key.shape[1]
     sixteen_bit = query.dtype in (torch.float16, torch.bfloat16)
     head_dim = query.shape[-1]
-    if sixteen_bit and attn_mask is None and head_dim <= 256 and head_dim % 8 == 0:
-        return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+    if sixteen_bit and attn_mask is None and head_dim <= 256:
+        if padding := -head_dim % 8:
+            query, key, value = (torch.nn.functional.pad(tensor, (0, padding)) for tensor in (query, key, value))
+            scale = head_dim**-0.5 if scale is None else scale
+        out = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+        return out[..., :head_dim] if padding else out
     if not grouped and head_dim % (8 if sixteen_bit else 4) == 0:
         if attn_mask is not None:
             bias = attn_mask

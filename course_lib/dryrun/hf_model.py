@@ -21,11 +21,7 @@ def build_model(config: dict[str, Any], recipe: Recipe, layers: int) -> nn.Modul
     """The model of ``config``, cut or stretched to ``layers`` blocks, ready to train as ``recipe`` says."""
     import transformers
 
-    settings = {key: value for key, value in config.items() if key not in ("model_type", "dtype", "torch_dtype")}
-    try:
-        hf_config = transformers.AutoConfig.for_model(config["model_type"], **copy.deepcopy(settings))
-    except Exception as error:  # the library validates in many ways
-        raise CourseError(f"transformers {transformers.__version__} cannot read this configuration: {error}") from error
+    hf_config = _config_object(config)
     _set_depth(hf_config, layers)
     hf_config.use_cache = False
     with _default_dtype(weight_dtype(recipe)), torch.device("meta"), warnings.catch_warnings():
@@ -85,8 +81,11 @@ def batch_of(recipe: Recipe) -> dict[str, Tensor]:
 def _config_object(config: dict[str, Any]) -> Any:
     import transformers
 
-    settings = {key: value for key, value in config.items() if key != "model_type"}
-    return transformers.AutoConfig.for_model(config["model_type"], **copy.deepcopy(settings))
+    settings = {key: value for key, value in config.items() if key not in ("model_type", "dtype", "torch_dtype")}
+    try:
+        return transformers.AutoConfig.for_model(config["model_type"], **copy.deepcopy(settings))
+    except Exception as error:  # the library validates in many ways
+        raise CourseError(f"transformers {transformers.__version__} cannot read this configuration: {error}") from error
 
 
 def _set_depth(hf_config: Any, layers: int) -> None:
