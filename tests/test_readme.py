@@ -20,7 +20,7 @@ from course_lib.presets import PRESETS
 TOP = Path(__file__).resolve().parents[1]
 READMES = ("README.md", "README.zh.md")
 #: These print the same on every machine. Of the others only the name is looked up.
-RUN_AGAIN = ("ledger", "dryrun", "plan", "oom")
+AT_ONCE, IN_SECONDS = ("ledger", "plan", "oom"), ("dryrun",)
 COMMAND = re.compile(r"^(?:\$ )?(?:course|python3 -m course_lib) (?P<arguments>.*)$")
 DOTS = ("...", "…", "……")
 FIGURE = re.compile(r"(\d[\d,]*\.\d\d) (?:GiB|MiB)")
@@ -72,16 +72,28 @@ def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("readme", READMES)
-def test_commands_print_what_is_shown(readme: str, printed) -> None:
+def test_commands_print_what_is_shown_and_prose_repeats_it(readme: str, printed) -> None:
+    everything = compare(readme, AT_ONCE, printed)
+    prose = [figure for kind, content in tokens(readme) if kind == "inline" for figure in FIGURE.findall(content)]
+    assert [figure for figure in prose if figure not in everything] == [], "printed by no command that is shown"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("readme", READMES)
+def test_slower_commands_print_what_is_shown(readme: str, printed) -> None:
+    assert compare(readme, IN_SECONDS, printed)
+
+
+def compare(readme: str, commands: tuple[str, ...], printed) -> str:
+    """Run these commands of a README again; returns all that they printed."""
     everything = ""
     for arguments, shown in transcripts(readme):
         assert arguments[0] in COMMANDS, arguments
-        if arguments[0] in RUN_AGAIN:
+        if arguments[0] in commands:
             said = printed(arguments)
             assert [line for line in shown if line not in said] == [], f"course {shlex.join(arguments)}"
             everything += said
-    prose = [figure for kind, content in tokens(readme) if kind == "inline" for figure in FIGURE.findall(content)]
-    assert [figure for figure in prose if figure not in everything] == [], "printed by no command that is shown"
+    return everything
 
 
 @pytest.mark.parametrize("readme", READMES)
