@@ -44,11 +44,11 @@ def difference(predicted: int, measured: int) -> float:
     return 100 * (predicted / measured - 1)
 
 
-def table(with_dry_run: bool) -> str:
+def table(with_dry_run: bool, library: str) -> str:
     lines = ["| Row | Trained | GPU | measured, GB | ledger | peak in | dry run |", "|---|---|---|--:|--:|---|--:|"]
     errors: dict[str, list[float]] = {group: [] for group in GROUPS}
     for row in rows():
-        if not row.get("cli") or not row.get("measured_bytes"):
+        if not row.get("cli") or not row.get("measured_bytes") or library not in row["library"]:
             continue
         model, recipe = recipe_of(row["cli"])
         bill, measured = predict(read_model(model), recipe), row["measured_bytes"]
@@ -62,8 +62,23 @@ def table(with_dry_run: bool) -> str:
     lines.append("")
     for group, name in GROUPS.items():
         absolute = [abs(error) for error in errors[group]]
-        lines.append(f"- {name}: {len(absolute)} rows, ledger's median error {median(absolute):.4f} %, worst {max(absolute):.2f} %")
+        middle, worst = median(absolute), max(absolute)
+        lines.append(f"- {name}: {len(absolute)} rows, ledger's median error {middle:.4f} %, worst {worst:.4f} %")
+    for reason, names in _left_out(library).items():
+        lines.append(f"- left out, {reason}: {', '.join(names)}")
     return "\n".join(lines)
+
+
+def _left_out(library: str) -> dict[str, list[str]]:
+    """Rows by the reason for which they cannot be compared."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows():
+        if not row.get("cli") and library in row["library"]:
+            what = row["what"].partition(" ")[0]
+            allocated = what in ("allocated", "active")
+            reason = "a model or a loop that no flags describe" if allocated else f"what was measured is {what}"
+            reasons.setdefault(reason, []).append(row["id"])
+    return reasons
 
 
 def _dry(model: str, recipe: Recipe, measured: int) -> str:
@@ -76,10 +91,12 @@ def _dry(model: str, recipe: Recipe, measured: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ledger", action="store_true", help="without the dry run")
+    parser.add_argument("--library", default="", help="only rows measured with it: 'transformers 4.48.1'")
     parser.add_argument("--out", type=Path, default=HERE / "results/published_peaks.md")
     args = parser.parse_args()
     libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "peft"))
-    text = f"Ledger and dry run against published `max_memory_allocated` ({libraries}).\n\n{table(not args.ledger)}\n"
+    head = f"Ledger and dry run against published `max_memory_allocated` ({libraries})."
+    text = f"{head}\n\n{table(not args.ledger, args.library)}\n"
     args.out.write_text(text)
     print(text)
 
