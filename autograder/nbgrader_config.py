@@ -1,0 +1,18 @@
+"""nbgrader's settings for this course; run its commands, and JupyterLab for formgrader, in this folder.
+
+`course build` fills source/, nbgrader everything else: release/, submitted/, autograded/, feedback/, gradebook.db.
+"""
+
+from pathlib import Path
+
+c = get_config()  # noqa: F821 - nbgrader puts it there
+
+c.CourseDirectory.course_id = "big-models-small-gpus"
+c.CourseDirectory.root = str(Path(__file__).resolve().parent)
+
+# A test cell that a student deleted comes back, instead of costing its points without a word.
+c.OverwriteCells.add_missing_cells = True
+
+# Seconds for one cell. The slowest takes about five on two idle cores; what takes this long is a loop that never ends.
+c.Execute.timeout = 120
+c.Execute.interrupt_on_timeout = True

@@ -1,0 +1,35 @@
+"""The graded cells of each exercise by grade id, in the notebook's order, with their points (0: an answer's code)."""
+
+CELLS: dict[str, dict[str, int]] = {
+    "ex1_precision": {
+        "static-bytes": 0,
+        "static-bytes-stored": 2,
+        "static-bytes-autocast": 1,
+        "measure-peak": 0,
+        "measure-peak-fp32": 3,
+        "measure-peak-recipes": 2,
+        "measure-peak-released": 2,
+        "verdict": 0,
+        "verdict-tests": 2,
+        "own-configuration": 0,
+        "own-peaks": 2,
+        "own-reason": 1,
+        "explain": 5,
+    },
+    "ex3_accumulation": {
+        "train": 0,
+        "train-windows": 2,
+        "train-gradients": 2,
+        "train-tokens": 2,
+        "train-empty": 1,
+        "train-clip": 1,
+        "train-scaler": 1,
+        "train-released": 1,
+        "same-curve": 0,
+        "same-curve-tests": 2,
+        "own-configuration": 0,
+        "own-peaks": 2,
+        "own-reason": 1,
+        "explain": 5,
+    },
+}
