@@ -5,7 +5,8 @@ stay where they are, so that each update's gradient can be compared with what th
 """
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -64,7 +65,7 @@ class Bench:
     def sums(self) -> list[float]:
         """Summed loss of each micro-batch under the first weights."""
         model = self.make_model()
-        with torch.no_grad():
+        with torch.no_grad(), one_thread():
             return [float(next_token_loss(model(tokens), targets, "sum")) for tokens, targets in self.batches]
 
     @cached_property
@@ -73,7 +74,8 @@ class Bench:
         model, found = self.make_model(), []
         for tokens, targets in self.batches:
             model.zero_grad()
-            next_token_loss(model(tokens), targets, "sum").backward()
+            with one_thread():
+                next_token_loss(model(tokens), targets, "sum").backward()
             found.append(gradient_of(model))
         return found
 
@@ -200,9 +202,21 @@ def watch(
     if overflow_at is not None:
         next(model.parameters()).register_hook(lambda grad: grad * float("inf") if overflow_at in window else grad)
     batches = [(tokens.clone(), targets.clone()) for tokens, targets in bench.batches]
-    seen.returned = observe(train, model, batches, accum_steps=bench.accum_steps, optimizer=optimizer, **settings)
+    with one_thread():
+        seen.returned = observe(train, model, batches, accum_steps=bench.accum_steps, optimizer=optimizer, **settings)
     seen.kept = max(seen.kept, sum(each() is not None for each in marks))
     return seen
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For tensors this small, threads wait for each other longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def gradient_of(model: nn.Module) -> Tensor:
