@@ -80,7 +80,8 @@ def main() -> None:
     ):
         runs.append((name, *seconds(work)))
     command = [sys.executable, "-m", "course_lib", "ledger", MODEL, "--json"]
-    runs.append(("`course ledger llama-7b`, the whole command", seconds(lambda: subprocess.run(command, capture_output=True))[0], None))
+    took, _ = seconds(lambda: subprocess.run(command, capture_output=True))
+    runs.append(("`course ledger llama-7b`, the whole command", took, None))
     slowest = next(time_ for name, time_, _ in runs if name.startswith("MemTracker"))
     lines = [f"torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()}, "
              f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}.", "",

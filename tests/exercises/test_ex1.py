@@ -71,7 +71,9 @@ def test_static_bytes_is_what_a_real_step_leaves(functions: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("recipe", ["fp32", "amp-bf16", "bf16"])
-def test_measure_peak_counts_what_a_probe_of_everything_counts(functions: dict[str, Any], recipe: str, device: str) -> None:
+def test_measure_peak_counts_what_a_probe_of_everything_counts(
+    functions: dict[str, Any], recipe: str, device: str
+) -> None:
     """Also with another, larger model alive beside it."""
     larger = GPT(GPTConfig(layers=3, width=96))
     for size in wide_and_long(99):
@@ -117,7 +119,9 @@ def test_the_figures_for_a_t4_are_what_plain_bf16_attention_takes(monkeypatch: p
     plain = torch.ops.aten._scaled_dot_product_attention_math
     chosen = kernels._cuda_attention
 
-    def on_a_t4(query: Any, key: Any, value: Any, mask: Any = None, dropout: float = 0.0, causal: bool = False, **more: Any) -> Any:
+    def on_a_t4(
+        query: Any, key: Any, value: Any, mask: Any = None, dropout: float = 0.0, causal: bool = False, **more: Any
+    ) -> Any:
         if query.dtype is torch.float32:
             return chosen(query, key, value, mask, dropout, causal, **more)
         return plain(query, key, value, mask, dropout, causal)[0]
@@ -140,7 +144,11 @@ def mistake(name: str, *shown: dict[str, Any]) -> Mistake:
 
 def test_a_mistake_is_named_only_when_it_alone_explains_everything() -> None:
     right = {"a": 1, "b": Near(2.0, 0.01)}
-    double, half, both = mistake("double", {"a": 2}), mistake("half", {"b": Near(1.0, 0.01)}), mistake("both", {"a": 2}, {"a": 3})
+    double, half, both = (
+        mistake("double", {"a": 2}),
+        mistake("half", {"b": Near(1.0, 0.01)}),
+        mistake("both", {"a": 2}, {"a": 3}),
+    )
     assert diagnose({"a": 2, "b": 2.0}, right, [double, half]) == double
     assert diagnose({"a": 2, "b": 2.0}, right, [double, both]) is None, "two fit"
     assert diagnose({"a": 3, "b": 2.0}, right, [double, both]) == both
