@@ -14,7 +14,7 @@ from course_lib.exercises import gradient_mistakes, update_mistakes
 from course_lib.exercises.accumulation_mistakes import CALL, ENTRIES, FIRST, FULL, KINDS, LESSON, NUMBERS, ROOM, Case
 from course_lib.exercises.judge import Facts, Near, Promise, judge, same
 from course_lib.exercises.watched_training import Bench, Piece, Seen, Train, watch
-from course_lib.i18n import N_
+from course_lib.i18n import N_, _
 from course_lib.models import GPT
 
 #: Sequences of a micro-batch; another number than accum_steps, so that a division by the one is not that by the other.
@@ -61,7 +61,7 @@ def check_windows(train: Train, seed: int = 0, model: type[nn.Module] = GPT) -> 
             FIRST: right[FIRST] if alike or not entries else "changed by the update",
         }
     promise = Promise(
-        "train, windows and entries", lambda fact: True,
+        _("train, windows and entries"), lambda fact: True,
         N_("an update in the wrong place. With 10 micro-batches and accum_steps=4 there are updates after the 4th, "
            "the 8th and the 10th, and one entry for each: summed loss ÷ unmasked tokens of its window"),
         LESSON,
@@ -73,7 +73,7 @@ def check_gradients(train: Train, seed: int = 0, model: type[nn.Module] = GPT) -
     """The gradients of full windows of equal micro-batches, whichever windows the student's function made."""
     case, right = _even_gradients(train, seed, model)
     promise = Promise(
-        "train, gradients", lambda fact: True,
+        _("train, gradients"), lambda fact: True,
         N_("a wrong divisor, or gradients lost or left over. backward() adds to .grad: divide each summed loss by "
            "the tokens of the whole window, and call zero_grad() once per window"),
         LESSON,
@@ -124,7 +124,7 @@ def check_tokens(train: Train, seed: int = 0, model: type[nn.Module] = GPT) -> N
                     right[ENTRIES] = mistakes.near(bench.loss(window) for window in case.seen.windows)
                     case.came[ENTRIES] = entries
         promise = Promise(
-            "train, unequal micro-batches" if bench.accum_steps == 3 else "train, a micro-batch without targets",
+            _("train, unequal micro-batches") if bench.accum_steps == 3 else _("train, a micro-batch without targets"),
             lambda fact: True,
             N_("a mean over micro-batches where a mean over tokens was promised. Count the unmasked tokens of the "
                "whole window, take summed losses, and divide by that count"),
@@ -156,7 +156,7 @@ def check_empty(train: Train, seed: int = 0, model: type[nn.Module] = GPT) -> No
         right |= {KINDS: [mistakes.NUMBER, mistakes.NAN, mistakes.NUMBER], mistakes.WEIGHTS: mistakes.BEFORE}
         came |= {KINDS: [_kind(entry) for entry in seen.entries or []], mistakes.WEIGHTS: _weights_after(seen)}
     promise = Promise(
-        "train, a window without targets", lambda fact: True,
+        _("train, a window without targets"), lambda fact: True,
         N_("a division by zero tokens, or an update that should not be. Where a window has no unmasked token, append "
            "float(\"nan\") and go on with the next window"),
         LESSON,
@@ -250,7 +250,7 @@ def check_scaler(train: Train, seed: int = 0, model: type[nn.Module] = GPT) -> N
 
 def _scaler_promise() -> Promise:
     return Promise(
-        "train, with a GradScaler", lambda fact: True,
+        _("train, with a GradScaler"), lambda fact: True,
         N_("a call too many, too few, or in another order. Per micro-batch: scaler.scale(loss).backward(). Per "
            "window, once: scaler.unscale_(optimizer), clip, scaler.step(optimizer), scaler.update()"),
         update_mistakes.SCALER_LESSON,
@@ -280,7 +280,7 @@ def check_released(train: Train, seed: int = 0, model: type[nn.Module] = GPT) ->
         came |= {mistakes.WAITING: seen.waiting, mistakes.KEPT: seen.kept, mistakes.ROWS: seen.most_rows}
         came[mistakes.TYPES] = sorted({type(entry).__name__ for entry in seen.returned})
     promise = Promise(
-        "train, what is kept", lambda fact: True,
+        _("train, what is kept"), lambda fact: True,
         N_("something that holds a graph. backward() after each forward pass, loss.item() for the sum, and no list "
            "of tensors"),
         LESSON,

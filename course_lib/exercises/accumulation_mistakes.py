@@ -12,8 +12,8 @@ from course_lib.exercises.judge import Facts, Mistake, Near, Raised
 from course_lib.exercises.watched_training import Bench, Seen
 from course_lib.i18n import N_
 
-CALL, WINDOWS, ENTRIES, FIRST = "train(...)", "micro-batches before each update", "entries", "first entry"
-FULL, NUMBERS = "updates after accum_steps micro-batches", "a list of numbers"
+CALL, WINDOWS, ENTRIES, FIRST = "train(...)", N_("micro-batches before each update"), "entries", N_("first entry")
+FULL, NUMBERS = N_("updates after accum_steps micro-batches"), "a list of numbers"
 LESSON = "04_accumulation"
 ROOM = 1e-3  #: by which rounding may move a gradient or a loss; every mistake here moves them further
 
@@ -108,7 +108,7 @@ TRAIN = (
 
 # --- a window without targets -----------------------------------------------------------------------------------------
 
-KINDS, WEIGHTS = "entries, by kind", "weights after the window without targets"
+KINDS, WEIGHTS = N_("entries, by kind"), N_("weights after the window without targets")
 NUMBER, NAN, BEFORE = "number", "nan", "as before"
 
 
@@ -140,8 +140,8 @@ EMPTY = (
 
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
-KEPT, WAITING = "earlier graphs still alive, at most", "micro-batches waiting for their backward pass, at most"
-ROWS, TYPES = "sequences in one forward pass, at most", "types of the entries"
+KEPT, WAITING = N_("earlier graphs still alive, at most"), N_("micro-batches waiting for their backward pass, at most")
+ROWS, TYPES = N_("sequences in one forward pass, at most"), N_("types of the entries")
 
 
 def _graph_kept(bench: Bench) -> Iterator[Facts]:

@@ -12,11 +12,11 @@ from torch import Tensor
 from course_lib.exercises.accumulation_mistakes import ENTRIES, FULL, LESSON, ROOM, Case, means, near
 from course_lib.exercises.judge import Facts, Mistake, Near
 from course_lib.exercises.watched_training import Bench
-from course_lib.i18n import N_
+from course_lib.i18n import N_, _
 
 
 def gradient_fact(number: int) -> str:
-    return f"gradient of update {number}"
+    return _("gradient of update {number}").format(number=number)
 
 
 def against(gradient: Tensor, right: Tensor) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def judge(promise: Promise, came: Facts, right: Facts, mistakes: Sequence[Mistak
         return
     refuse_stubs(promise.what, *(came[fact] for fact in asked))
     lines = [f"✗ {promise.what}"]
-    lines += [_("{fact}: expected {right}, got {came}").format(fact=fact, right=show(right[fact], came[fact]),
+    lines += [_("{fact}: expected {right}, got {came}").format(fact=_(fact), right=show(right[fact], came[fact]),
               came=show(came[fact], right[fact])) for fact in broken[:_SHOWN]]  # fmt: skip
     if len(broken) > _SHOWN:
         lines.append(_("and {count} more").format(count=len(broken) - _SHOWN))

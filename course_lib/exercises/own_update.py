@@ -50,7 +50,7 @@ def check_own_peaks(
         (_BIG, big.peak_bytes), (_SMALL, small.peak_bytes), (_KEPT, kept_bytes))}  # fmt: skip
     came = dict(zip((_BIG, _SMALL, _KEPT), (big_gib, small_gib, kept_gib), strict=True))
     promise = Promise(
-        "your configuration", lambda fact: True,
+        _("your configuration"), lambda fact: True,
         N_("other sizes than those in the cell, or another unit. Measure with trace_of(...), divide the bytes by "
            "2**30; an fp32 gradient has 4 bytes for each parameter"),
         LESSON,

@@ -31,7 +31,7 @@ class Clipped(NamedTuple):
         return tokens_in(self.bench, self.window)
 
 
-CLIPPED, UNTOUCHED = "first gradient, limit below its length", "first gradient, limit above its length"
+CLIPPED, UNTOUCHED = N_("first gradient, limit below its length"), N_("first gradient, limit above its length")
 
 
 def clip(gradient: Tensor, limit: float) -> Tensor:
@@ -114,8 +114,8 @@ class Scaled:
     came: dict[str, Any] = field(default_factory=dict)
 
 
-SCALED, SCALED_ENTRIES = "first gradient with a scaler", "entries with a scaler"
-OVERFLOW_UPDATES, OVERFLOW_SCALE = "updates, when the last overflows", "scale afterwards ÷ before"
+SCALED, SCALED_ENTRIES = N_("first gradient with a scaler"), N_("entries with a scaler")
+OVERFLOW_UPDATES, OVERFLOW_SCALE = N_("updates, when the last overflows"), N_("scale afterwards ÷ before")
 
 
 def _scaled(case: Scaled, gradient: Tensor, **more: Any) -> Facts:
