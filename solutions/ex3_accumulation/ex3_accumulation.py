@@ -7,7 +7,7 @@
 #
 # ## The bug that sat in everybody's trainer
 #
-# In October 2024 it turned out that the widely used training libraries had accumulated wrongly for years: with padded or masked sequences, the loss with gradient accumulation was higher than the loss of the same data in one batch ([what was wrong, and the repair](https://huggingface.co/blog/gradient_accumulation)). Each micro-batch was averaged by itself, and then the averages were averaged. A loop of ten lines, read by thousands of people.
+# In October 2024 it turned out that a training library used everywhere had accumulated wrongly: with padded or masked sequences, the loss with gradient accumulation was not that of the same data in one batch ([what was wrong, and the repair](https://huggingface.co/blog/gradient_accumulation)). Each micro-batch was averaged by itself, and then the averages were averaged. A loop of ten lines that many people had read.
 #
 # In this exercise you write that loop, right, and try it with the article's experiment: 8 micro-batches of 4 sequences against one batch of 32.
 #
@@ -28,7 +28,7 @@
 #
 # ## 人人的训练器里都有过的 bug
 #
-# 2024 年 10 月，人们发现常用的训练库多年来累积梯度的方法都不对：序列有填充或掩码时，用梯度累积得到的损失，高于同样的数据放在一个 batch 里的损失（[错在哪里，怎样修好](https://huggingface.co/blog/gradient_accumulation)）。原因是先在每个微批里求平均，再对这些平均求平均。这个循环只有十行，几千人读过。
+# 2024 年 10 月，人们发现一个到处都在用的训练库累积梯度的方法不对：序列有填充或掩码时，用梯度累积得到的损失，和同样的数据放在一个 batch 里的损失对不上（[错在哪里，怎样修好](https://huggingface.co/blog/gradient_accumulation)）。原因是先在每个微批里求平均，再对这些平均求平均。这个循环只有十行，读过的人很多。
 #
 # 这个练习里，你要把这个循环写对，并用文章里的实验来检验：8 个 4 条序列的微批，对比一个 32 条的 batch。
 #
