@@ -20,14 +20,14 @@ _FUSED_CHECK = "_device_dtype_check_for_fused"
 def cuda_on_meta(imitated: str = "cuda") -> Iterator[None]:
     """Within it, meta tensors take the operators that ``imitated`` (cuda or cpu) would take."""
     kernels = torch.library.Library("aten", "IMPL")  # noqa: TOR901
-    kernels.impl("_local_scalar_dense", _answer, "Meta")
+    kernels.impl("_local_scalar_dense", _answer, "Meta", allow_override=True)
     for fused in ("_fused_sgd_", "_fused_sgd_.tensor_lr"):  # in place; has no meta kernel in every version
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{fused}", "Meta"):
             kernels.impl(fused, lambda *_, **__: None, "Meta")
     if imitated == "cuda":
         kernels.impl("scaled_dot_product_attention", _cuda_attention, "AutogradMeta")
         kernels.impl("dropout", _cuda_dropout, "AutogradMeta")
-        if hasattr(aten, "_fused_rms_norm"):
+        if _has_fused_rms_norm():
             kernels.impl("rms_norm", _cuda_rms_norm, "AutogradMeta")
     else:
         kernels.impl("scaled_dot_product_attention", _cpu_attention, "AutogradMeta")
@@ -130,6 +130,12 @@ def _cpu_attention(
 def _cuda_dropout(tensor: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     """CUDA keeps a mask of one byte an element (native_dropout)."""
     return aten.native_dropout(tensor, p, train)[0] if train and p > 0 else tensor
+
+
+def _has_fused_rms_norm() -> bool:
+    """CUDA has it since torch 2.9; what bore the name before is for Apple's cards and takes a number of dimensions."""
+    operator = getattr(aten, "_fused_rms_norm", None)
+    return operator is not None and operator.default._schema.arguments[1].name == "normalized_shape"
 
 
 def _cuda_rms_norm(
