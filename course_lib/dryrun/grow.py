@@ -46,7 +46,7 @@ def _grow_stretch(short: list[Event], long: list[Event], periods: int) -> list[E
     while short or long:
         here, there = _first_piece(short, long)
         start, added = _where_the_run_starts(short[:here], long[:there]), there - here
-        if added < 0 or start is None:
+        if not there or start is None:
             raise ValueError("a stretch of the deeper trace does not repeat a run of the shallow one")
         before = [_extend(a, b, periods) for a, b in zip(short[:start], long[:start], strict=True)]
         after = [_extend(a, b, periods) for a, b in zip(short[start:here], long[start + added : there], strict=True)]
