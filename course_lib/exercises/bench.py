@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.accounts import Moment
+from course_lib.exercises.judge import one_thread
 from course_lib.exercises.pretend_card import pretend_card
 from course_lib.models import GPT, GPTConfig, next_token_loss
 from course_lib.probe import probe
@@ -75,6 +76,7 @@ class Reading(NamedTuple):
 
 
 @cache
+@one_thread()
 def trace_of(size: Size, recipe: str, device: str, reading: Reading = Reading()) -> Trace:  # noqa: B008
     """The measured step's trace; one that ends before ``zero_grad``."""
     model = size.make_model(device)

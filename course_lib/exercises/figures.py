@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from course_lib.accounts import Account
-from course_lib.plots import LOOKS
+from course_lib.plots import LOOKS, timeline
+from course_lib.trace import Trace
 from course_lib.units import MIB
 
 _DARK, _LIGHT = LOOKS[Account.WEIGHTS], LOOKS[Account.ACTIVATIONS]
@@ -40,3 +42,18 @@ def static_and_peak_text(static: Mapping[str, Mapping[str, int]], peaks: Mapping
     parts = (f"{recipe} stored {sum(static[recipe].values()) / MIB:,.0f} MiB, peak {peaks[recipe] / MIB:,.0f} MiB"
              for recipe in peaks)  # fmt: skip
     return "Bars: " + "; ".join(parts) + "."
+
+
+def two_timelines(plain: Trace, checkpointed: Trace) -> Figure:
+    """Live memory over a step, without and with checkpointing, on one scale."""
+    import matplotlib.pyplot as plt
+
+    figure, (above, below) = plt.subplots(2, 1, figsize=(10, 8), layout="constrained")
+    highest = 0.0
+    for axes, trace, title in ((above, plain, "plain"), (below, checkpointed, "a checkpoint around each block")):
+        timeline(trace, axes)
+        axes.set_title(title, loc="left", pad=22)
+        highest = max(highest, axes.get_ylim()[1])
+    for axes in (above, below):
+        axes.set_ylim(0, highest)
+    return figure
