@@ -89,6 +89,17 @@ def _never_reset(case: Asked) -> Iterator[Facts]:
     yield shown
 
 
+def _others_counted(case: Asked) -> Iterator[Facts]:
+    """The same bytes too many, whatever the model: they are none of its own."""
+    on_cpu = {fact: _right_peak(size, device) for fact, (size, device) in case.facts.items() if device == "cpu"}
+    if not all(isinstance(case.came[fact], int | float) for fact in on_cpu):
+        return
+    excess = [case.came[fact] - right for fact, right in on_cpu.items()]
+    room = ROOM * max(on_cpu.values())
+    if min(excess) > room and max(excess) - min(excess) < room:
+        yield {fact: case.came[fact] for fact in on_cpu}
+
+
 def _right_peak(size: Size, device: str) -> int:
     return on_pretend_card(size, "fp32")[0] if device == "cuda" else peak_of(size, "fp32", device)
 
@@ -130,6 +141,10 @@ PEAK = (
             N_("an earlier, higher peak is still in the counter. Measure each step afresh: a new probe, or "
                "reset_peak_memory_stats() just before the step"),
             "01_ledger", _never_reset),
+    Mistake("others-counted",
+            N_("every peak is too high by the same bytes: tensors of other cells, still alive, were counted, too. "
+               "Delete them before you measure, or leave everything=True away"),
+            "01_ledger", _others_counted),
 )  # fmt: skip
 
 
@@ -169,6 +184,11 @@ def _as_high_as_fp32(case: Asked) -> Iterator[Facts]:
         yield {fact: _later(size, "fp32", device) for fact, (size, device) in case.facts.items()}
 
 
+_END_OF_STEP, _NOT_BYTES, _NEVER_RESET = (
+    next(each.says for each in PEAK if each.name == name)
+    for name in ("end-of-step", "unit-not-bytes", "peak-never-reset")
+)
+
 RECIPE = (
     Mistake("half-called-autocast",
             N_("the model itself was cast for amp-bf16. That is the other recipe: autocast leaves the weights in "
@@ -196,7 +216,7 @@ RECIPE = (
             "02_mixed_precision", lambda case: (
                 _weights("bf16", "float32") | _as_recipe(case, "bf16", "amp-bf16"),
                 _weights("bf16", "float32") | _as_recipe(case, "bf16", "fp32"))),
-    Mistake("peak-never-reset", PEAK[-1].says, "01_ledger", _as_high_as_fp32),
+    Mistake("peak-never-reset", _NEVER_RESET, "01_ledger", _as_high_as_fp32),
     Mistake("half-is-fp16",
             N_("model.half() casts to FP16. BF16 is model.bfloat16(): as many bits, another range"),
             "02_mixed_precision", lambda case: (_weights("bf16", "float16"),)),
@@ -224,7 +244,7 @@ RELEASED = (
                "part of the peak. Cast the model in place instead of copying it, and keep no model in a list or a "
                "global"),
             "01_ledger", _still_alive),
-    Mistake("peak-never-reset", PEAK[-1].says, "01_ledger", _never_reset),
-    Mistake("end-of-step", PEAK[3].says, "01_ledger", _on_card_after),
-    Mistake("unit-not-bytes", PEAK[6].says, "01_ledger", _in_units),
+    Mistake("peak-never-reset", _NEVER_RESET, "01_ledger", _never_reset),
+    Mistake("end-of-step", _END_OF_STEP, "01_ledger", _on_card_after),
+    Mistake("unit-not-bytes", _NOT_BYTES, "01_ledger", _in_units),
 )  # fmt: skip

@@ -80,11 +80,10 @@ def measure_peak(make_model, make_batch, recipe, device):
     return measured.trace.peak_bytes
 """,
     }),
-    Answer("loss outside the region, everything on the device counted", {
+    Answer("loss outside the region, logits let go", {
         PEAK: (
             ("            loss = next_token_loss(model(tokens), targets)",
              "            logits = model(tokens)\n        loss = next_token_loss(logits, targets)\n        del logits"),
-            ("probe(model, optimizer) as measured", "probe(model, optimizer, everything=True) as measured"),
         ),
     }),
     Answer("another configuration of one's own, whose peak is the optimizer's", {
@@ -150,6 +149,10 @@ WRONG = (
         ("def measure_peak", "highest = 0\n\ndef measure_peak"),
         ("return measured.peak_bytes", "global highest\n    highest = max(highest, measured.peak_bytes)\n    return highest"))},
            {FP32: "peak-never-reset", RECIPES: "peak-never-reset"}),
+    Answer("everything on the device counted, a tensor of another cell with it", {PEAK: (
+        ("def measure_peak", "left_over = torch.zeros(2**21)\n\ndef measure_peak"),
+        ("probe(model, optimizer) as measured", "probe(model, optimizer, everything=True) as measured"))},
+           {FP32: "others-counted"}),
     # the recipes
     Answer("model.half() called autocast", {PEAK: (
         ('    if recipe == "bf16":\n', '    if recipe == "amp-bf16":\n        model.half()\n    if recipe == "bf16":\n'),

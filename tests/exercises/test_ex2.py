@@ -134,7 +134,7 @@ def test_blocks_that_take_more_than_one_argument(functions: dict[str, Any]) -> N
 
 def test_extra_flops_are_those_of_the_formula(functions: dict[str, Any]) -> None:
     """By hand, per token: a block's four matrix products take 24 H², of which the last one (8 H²) is not run again
-    without dropout; the head takes 2 H V. Attention's products are in no CPU counter. Backward takes twice the forward."""
+    without dropout; the head takes 2 H V. Attention's products are in no CPU counter. Backward is twice the forward."""
     n, width, vocab = 5, 32, 40
     forward = n * 24 * width**2 + 2 * width * vocab
     found = functions["compare"](model_of, (TOKENS, TARGETS), 1)
