@@ -3,7 +3,11 @@
 `course build` fills source/, nbgrader everything else: release/, submitted/, autograded/, feedback/, gradebook.db.
 """
 
+import os
 from pathlib import Path
+
+# The tests' models are tiny. Threads that wait for one another on a busy machine take twenty times as long as one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 c = get_config()  # noqa: F821 - nbgrader puts it there
 

@@ -169,6 +169,7 @@ def _llama_shape(entries: "_Entries", sizes: dict[str, int]) -> ModelShape:
         mlp_bias=llama and entries.flag("mlp_bias", False),
         max_positions=entries.size("max_position_embeddings", default=0),
         attention_dropout=entries.probability("attention_dropout", 0.0),
+        repeats_kv=not llama,
     )
 
 
@@ -182,6 +183,7 @@ def _gpt2_shape(entries: "_Entries", sizes: dict[str, int]) -> ModelShape:
         head_dim=entries.even_head_dim(sizes),
         ffn=entries.size("n_inner", default=4 * sizes["hidden"]),
         tied_head=entries.flag("tie_word_embeddings", True),
+        repeats_kv=False,
         qkv_bias=True,
         attention_out_bias=True,
         mlp_bias=True,

@@ -45,6 +45,7 @@ class Recipe:
     lora_rank: int = _value(0, "rank of low-rank adapters; 0 trains all weights", "R")
     lora_targets: str = _value("attention", "attention, all-linear, or names with commas between", "T")
     adapter_dtype: str = _choice("type in which adapters are kept", "fp32", "bf16")
+    lora_dropout: float = _value(0.05, "dropout before the adapters; above 0 its size makes no difference", "P")
     quant: str = _choice("how frozen weights are stored", "none", "nf4", "int8")
     double_quant: bool = _value(False, "quantise the quantisation constants too (nf4)", "")
     kbit_prepare: bool = _value(False, "norms, embedding and head to fp32, as peft prepares k-bit models", "")
@@ -65,6 +66,8 @@ class Recipe:
                 raise CourseError(f"{name}: got {getattr(self, name)}, expected a whole number from {least} to {most}")
         if self.tokens > MOST_TOKENS:
             raise CourseError(f"batch {self.batch} of seq {self.seq}: expected at most {MOST_TOKENS} tokens together")
+        if not 0 <= self.lora_dropout < 1:
+            raise CourseError(f"lora_dropout: got {self.lora_dropout}, expected a number from 0 to below 1")
         self.checkpoint_every  # noqa: B018 - reading it checks the text
         self.loss_number  # noqa: B018
         if not self.target_names:
@@ -172,7 +175,7 @@ class Recipe:
 
 def _check_type_and_choice(each: Any, value: Any) -> None:
     expected = type(each.default)
-    if type(value) is not expected:
+    if type(value) is not expected and not (expected is float and type(value) is int):
         raise CourseError(f"{each.name}: got {value!r}, expected a value like {each.default!r}")
     choices = each.metadata.get("choices")
     if choices and value not in choices:

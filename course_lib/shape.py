@@ -52,6 +52,7 @@ class ModelShape:
     max_positions: int = 0  #: the context the model was made for; 0 where unknown
     dropout: float = 0.0  #: after the embedding, the attention's output and the MLP
     attention_dropout: float = 0.0
+    repeats_kv: bool = False  #: transformers before 4.48 gave FlashAttention a copy of keys and values per query head
     gelu_steps: int = 4  #: operators of a GPT-2-like MLP's activation: gelu_new is written out in four, gelu is one
 
     def __post_init__(self) -> None:

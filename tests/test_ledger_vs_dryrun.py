@@ -34,6 +34,7 @@ FURTHER: list[tuple[str, dict[str, Any]]] = [
     ("llama3.2-1b", {"optimizer": "sgd-momentum", "precision": "fp32", "checkpoint": "block", "seq": 512}),
     ("llama3.2-1b", {"attention": "flash", "lora_rank": 16, "adapter_dtype": "bf16", "batch": 2, "seq": 1024}),
     ("qwen2.5-0.5b", {"lora_rank": 4, "lora_targets": "q_proj,down_proj", "checkpoint": "block", "seq": 512}),
+    ("llama3.2-1b", {"lora_rank": 8, "lora_dropout": 0.0, "checkpoint": "block", "seq": 512}),
     ("mistral-7b", {"precision": "amp-fp16", "checkpoint": "block", "optimizer_impl": "forloop", "seq": 512}),
 ]
 

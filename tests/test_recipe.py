@@ -71,9 +71,9 @@ def test_the_bounds_themselves_are_allowed(name: str) -> None:
 def test_the_defaults_are_those_of_the_command_lines_contract() -> None:
     assert Recipe().to_dict() == {
         "precision": "bf16", "optimizer": "adamw", "optimizer_impl": "foreach", "lora_rank": 0,
-        "lora_targets": "attention", "adapter_dtype": "fp32", "quant": "none", "double_quant": False,
-        "kbit_prepare": False, "checkpoint": "none", "attention": "sdpa", "loss": "hf", "kernels": "stock",
-        "batch": 1, "seq": 2048, "accum": 1,
+        "lora_targets": "attention", "adapter_dtype": "fp32", "lora_dropout": 0.05, "quant": "none",
+        "double_quant": False, "kbit_prepare": False, "checkpoint": "none", "attention": "sdpa", "loss": "hf",
+        "kernels": "stock", "batch": 1, "seq": 2048, "accum": 1,
     }  # fmt: skip
 
 

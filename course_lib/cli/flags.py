@@ -33,7 +33,7 @@ def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             _flag(name),
             metavar=each.metadata.get("metavar", "NAME"),
-            type=_whole_number if type(each.default) is int else str,
+            type={int: _whole_number, float: _number}.get(type(each.default), str),
             default=argparse.SUPPRESS,
             help=f"{listed}{help_text} (default: {each.default})",
         )

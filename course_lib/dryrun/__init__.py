@@ -20,7 +20,7 @@ from course_lib.accounts import Moment
 from course_lib.cublas import CUBLAS_WORKSPACE_BYTES, CUBLAS_WORKSPACES
 from course_lib.dryrun.autocast import autocast_on_meta
 from course_lib.dryrun.cuda_kernels import cuda_on_meta, scratch_bytes
-from course_lib.dryrun.grow import grow
+from course_lib.dryrun.grow import at_depth
 from course_lib.dryrun.hf_model import batch_of, build_model, depth_of, flash_in_transformers, period_of
 from course_lib.dryrun.quantized import quantised_products
 from course_lib.errors import CourseError
@@ -69,17 +69,11 @@ def dry_run_config(config: dict[str, Any], recipe: Recipe, *, all_layers: bool =
     """
     _refuse_unsupported(recipe)
     layers = depth_of(config)
-    period = period_of(config, recipe)
-    shallow = layers % period + 2 * period
-    if all_layers or shallow + period >= layers:
-        trace = _run_at_depth(config, recipe, layers)
-    else:
-        trace = grow(
-            _run_at_depth(config, recipe, shallow),
-            _run_at_depth(config, recipe, shallow + period),
-            (layers - shallow) // period,
-        )
-    return _with_cublas(trace)
+
+    def run(layers: int) -> Trace:
+        return _run_at_depth(config, recipe, layers)
+
+    return _with_cublas(run(layers) if all_layers else at_depth(run, layers, period_of(config, recipe)))
 
 
 def _run_at_depth(config: dict[str, Any], recipe: Recipe, layers: int) -> Trace:

@@ -7,9 +7,24 @@ depth, event by event, so that the moment of the peak may move with depth as it 
 happens in one operator for all blocks together (Adam's foreach temporary) grows linearly instead.
 """
 
+from collections.abc import Callable
 from itertools import groupby
 
 from course_lib.trace import Change, Event, Trace
+
+
+def at_depth(run: Callable[[int], Trace], layers: int, period: int = 1) -> Trace:
+    """The trace of ``layers`` blocks, from two shallow runs where these are less work.
+
+    Args:
+        run: makes and runs the model with as many blocks, and returns its trace.
+        layers: how many blocks the model in question has.
+        period: after so many blocks the model, or what the recipe does with it, repeats itself.
+    """
+    shallow = layers % period + 2 * period
+    if shallow + period >= layers:
+        return run(layers)
+    return grow(run(shallow), run(shallow + period), (layers - shallow) // period)
 
 
 def grow(shallow: Trace, deeper: Trace, periods: int) -> Trace:

@@ -121,8 +121,9 @@ def _with_adapters(model: nn.Module, recipe: Recipe) -> nn.Module:
     names = recipe.target_names
     targets: Any = sorted(_targets(model, names)) if names != ("all-linear",) else "all-linear"
     lora = peft.LoraConfig(
-        r=recipe.lora_rank, lora_alpha=2 * recipe.lora_rank, target_modules=targets, task_type="CAUSAL_LM"
-    )
+        r=recipe.lora_rank, lora_alpha=2 * recipe.lora_rank, lora_dropout=recipe.lora_dropout,
+        target_modules=targets, task_type="CAUSAL_LM",
+    )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return peft.get_peft_model(model, lora, autocast_adapter_dtype=recipe.adapter_dtype == "fp32")

@@ -1,11 +1,13 @@
 """Exercise 3, the student's own configuration: what accumulation does to the peak of an update, and why."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import torch
 
 from course_lib.accounts import Moment
+from course_lib.dryrun.grow import at_depth
 from course_lib.exercises.judge import Broken, Mistake, Near, Promise, judge
 from course_lib.i18n import N_, _
 from course_lib.models import GPT, GPTConfig, next_token_loss
@@ -22,7 +24,6 @@ EXAMPLE = GPTConfig(vocab=4096, layers=4, heads=8, width=512, block_size=256)
 _ENOUGH = 2
 
 
-@cache
 def trace_of_update(config: GPTConfig, batch: int, length: int, accum_steps: int) -> Trace:
     """One fp32 update with AdamW (foreach) on the meta device, its state present.
 
@@ -30,14 +31,21 @@ def trace_of_update(config: GPTConfig, batch: int, length: int, accum_steps: int
         batch: sequences in a micro-batch.
         length: tokens in each.
     """
+    return at_depth(
+        lambda layers: _measured(replace(config, layers=layers), batch, length, accum_steps), config.layers
+    )
+
+
+@cache
+def _measured(config: GPTConfig, batch: int, length: int, accum_steps: int) -> Trace:
     with torch.device("meta"):
         model = GPT(config)
         tokens = torch.zeros(batch, length, dtype=torch.int64)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     batches = [(tokens, torch.zeros_like(tokens)) for _ in range(min(accum_steps, _ENOUGH))]
-    for _step in range(2):
+    for window in (batches[:1], batches):  # the first update makes Adam's state
         with probe(model, optimizer) as measured:
-            train_step(model, optimizer, batches, lambda model, batch: next_token_loss(model(batch[0]), batch[1]))
+            train_step(model, optimizer, window, lambda model, batch: next_token_loss(model(batch[0]), batch[1]))
     return measured.trace
 
 

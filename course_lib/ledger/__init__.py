@@ -65,6 +65,12 @@ def _activations(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
             "MatMul8bitLt in bitsandbytes/autograd/_functions.py",
         )  # fmt: skip
         yield _casts(layers * block.cached_casts_bytes, (Instant.FORWARD_TOP, Instant.FORWARD_END))
+        if recipe.kernels == "fused":  # stock checkpoints are not reentrant, and stop before they make it
+            yield Entry(
+                Account.TEMPORARY, "the recomputed segment's output", (Instant.BACKWARD_TOP, Instant.BACKWARD_BOTTOM),
+                tokens * block.boundary_bytes, f"tokens x {block.boundary_bytes:,} B",
+                "CheckpointFunction in torch/utils/checkpoint.py, the default of transformers before 5",
+            )  # fmt: skip
         # The remainder is the last segment, so the first that the backward pass reaches.
         others = {Instant.BACKWARD_TOP: (layers - 1) % every, Instant.BACKWARD_BOTTOM: min(every, layers) - 1}
         shared = block.shared_with_checkpoint_bytes * tokens
@@ -76,7 +82,7 @@ def _activations(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
         shared = 0
     for instant, count in others.items():
         most = forward_bytes(block) if instant is Instant.FORWARD_TOP else backward_bytes(block)
-        extra = round(most * tokens) - kept + (0 if instant is Instant.FORWARD_TOP else _weight_gradient_cast(block))
+        extra = most - kept + (0 if instant is Instant.FORWARD_TOP else _weight_gradient_cast(block))
         per_block = f"tokens x {block.kept_bytes:,.0f} B"
         for label, account, size, formula in (
             ("kept by the other blocks at hand", Account.ACTIVATIONS, count * kept, f"{count} x {per_block}"),

@@ -1,8 +1,9 @@
 """What one transformer block takes beyond what it keeps, while it is being worked on.
 
-In bytes per token, with the symbols of :mod:`~course_lib.ledger.block`. A backward pass is at its most in one of
-three places: in the MLP, where three of its inner gradients are alive at once; in attention, where the
-kernel works in fp32; or, under checkpointing, while the block runs forward again.
+With the symbols of :mod:`~course_lib.ledger.block`. A backward pass is at its most in one of four places: in the
+MLP, where three of its inner gradients are alive at once; at its last product, where there is one of them, and a
+quantised matrix in full; in attention, where the kernel works in fp32; or, under checkpointing, while the block
+runs forward again.
 """
 
 from math import ceil
@@ -10,23 +11,33 @@ from math import ceil
 from course_lib.ledger.block import Block
 
 
-def forward_bytes(block: Block) -> float:
-    """The most that is live per token, beyond other blocks, while the block runs forward and keeps."""
-    return block.kept_bytes + _adapter_extra(block)
+def forward_bytes(block: Block) -> int:
+    """The most that is live, beyond other blocks, while the block runs forward and keeps."""
+    tokens = block.recipe.tokens
+    in_a_product = round((block.kept_bytes + _product_extra(block)) * tokens) + block.dequantised_bytes
+    return max(in_a_product, round((block.kept_bytes + _adapter_extra(block)) * tokens))
 
 
-def backward_bytes(block: Block) -> float:
-    """The most that is live per token, beyond other blocks, while the block's backward pass runs.
+def backward_bytes(block: Block) -> int:
+    """The most that is live, beyond other blocks, while the block's backward pass runs.
 
     Under checkpointing that includes running it forward once more.
     """
+    tokens = block.recipe.tokens
     after_mlp = sum(each.bytes_per_token for each in block.kept if each.part in ("norm1", "attention"))
-    again = forward_bytes(block) + _waiting_gradients(block) if block.recipe.checkpoint_every else 0
-    return max(block.kept_bytes + _mlp_extra(block), after_mlp + _attention_extra(block), again)
+    last_product = block.kept_bytes + block.m * block.shape.ffn + block.w * block.shape.hidden
+    places = [
+        round((block.kept_bytes + _mlp_extra(block)) * tokens),
+        round(last_product * tokens) + block.dequantised_bytes,
+        round((after_mlp + _attention_extra(block)) * tokens),
+    ]
+    if block.recipe.checkpoint_every:
+        places.append(forward_bytes(block) + round(_waiting_gradients(block) * tokens))
+    return max(places)
 
 
 def _mlp_extra(block: Block) -> float:
-    """Gradients of the MLP's inner tensors, three at once, and the residual stream's.
+    """Gradients of the MLP's inner tensors, three at once, and the residual stream's, per token.
 
     The product's gradient takes the place of the product, where that was kept.
     """
@@ -43,13 +54,26 @@ def _attention_extra(block: Block) -> float:
         per_score = block.score_bytes()
         most = max(3 * block.softmax_bytes, per_score + s)
         return stream + (most - per_score) * shape.heads * block.recipe.seq
-    gradients = s * (shape.query_width + 2 * shape.kv_width)
+    gradients = s * (shape.query_width + 2 * block.key_width)
     if kind == "efficient":
         return stream + gradients
     rows = ceil(block.recipe.seq / 128) * 128 / block.recipe.seq
-    expanded = 2 * s * shape.query_width if shape.heads != shape.kv_heads else 0
+    expanded = 2 * s * shape.query_width if block.key_width != shape.query_width else 0
     head_dim = ceil(shape.head_dim / 32) * 32
     return stream + gradients + expanded + 4 * rows * shape.heads * (head_dim + 1)
+
+
+def _product_extra(block: Block) -> float:
+    """The MLP's product, which its last matrix reads, where nothing keeps it; and what that matrix returns."""
+    if block.shape.family == "gpt2":
+        return 0
+    kept = any(each.part == "mlp" and each.what.startswith("input of") for each in block.kept)
+    return (0 if kept and not _closing_is_copied(block) else block.m * block.shape.ffn) + block.m * block.shape.hidden
+
+
+def _closing_is_copied(block: Block) -> bool:
+    """Whether the last matrix has an adapter that keeps a copy of the product, not the product."""
+    return block.shape.linears[-1] in block.adapted and block.adapter_copies_input(block.m)
 
 
 def _adapter_width(block: Block) -> int:
@@ -58,8 +82,8 @@ def _adapter_width(block: Block) -> int:
 
 
 def _adapter_extra(block: Block) -> float:
-    """What an adapter of the MLP takes while it runs forward: its output, the same scaled, and what waits."""
-    if block.recipe.kernels == "fused":
+    """What an adapter of the MLP takes while it runs forward: its input, its output, the same scaled, what waits."""
+    if block.one_kernel_adapters:
         return 0
     return max(0, _closing_adapter_extra(block), _up_adapter_extra(block))
 
@@ -68,11 +92,16 @@ def _closing_adapter_extra(block: Block) -> float:
     closing, ffn, hidden = block.shape.linears[-1], block.shape.ffn, block.shape.hidden
     if closing not in block.adapted:
         return 0
-    cast = block.adapter_copies_input(block.m)
-    product = block.m * ffn if cast and block.recipe.quant != "int8" else 0
-    fp32_copy = 4 * ffn if cast and block.recipe.autocast and block.recipe.quant == "none" else 0
+    recipe, product = block.recipe, 0
+    if _closing_is_copied(block) and recipe.quant != "int8":
+        product = block.m * ffn
+    # peft turns an adapter's input to the adapter's type, but for quantised matrices under autocast.
+    width = block.m if recipe.autocast and recipe.quant != "none" else recipe.trained_bytes
+    turned = width * ffn if width != block.m and (recipe.autocast or recipe.lora_dropout) else 0
+    dropped = width * ffn if recipe.lora_dropout and width != block.adapter_s else 0  # autocast keeps a 16-bit copy
     stream = block.w * hidden if block.w == 2 and block.shape.family == "llama" else 0
-    return product + fp32_copy + (block.m + 2 * _adapter_width(block)) * hidden + stream
+    outputs = (block.m + 2 * _adapter_width(block)) * hidden
+    return product + turned + max(dropped + block.m * hidden, outputs) + stream
 
 
 def _up_adapter_extra(block: Block) -> float:

@@ -4,7 +4,8 @@ Every number is in bytes per token. Each line follows from one rule of autograd:
 the inputs that the gradient of *another* input needs. A product keeps both factors, a matrix product
 keeps its input only where its weight is trained, a sum keeps nothing. The lines are those of the
 modelling code of transformers 5 (models/llama, models/gpt2) and of peft's LoRA layer; the dry run
-executes that code, and tests hold the two together.
+executes that code, and tests hold the two together. ``kernels fused`` is what foak and Liger make of
+transformers 4.45, the version that they patched and were measured with.
 
 Symbols: H hidden width, F MLP width, A width of the queries, K width of the keys, N heads, S tokens
 in a sequence, r rank; w bytes of a number in the residual stream, s of one in attention, m of one in the MLP.
@@ -65,6 +66,14 @@ class Block:
         return 2 if self.recipe.autocast else self.recipe.trained_bytes
 
     @property
+    def one_kernel_adapters(self) -> bool:
+        """Whether adapter and matrix are one operator, which keeps their common input and no product of its own.
+
+        foak fuses them over quantised matrices, Unsloth wherever there is no dropout; Liger does not.
+        """
+        return self.recipe.kernels == "fused" and (self.recipe.quant != "none" or not self.recipe.lora_dropout)
+
+    @property
     def attention_kind(self) -> str:
         """flash, efficient, or scores where the whole score matrix is built.
 
@@ -93,9 +102,10 @@ class Block:
     def cached_casts_bytes(self) -> int:
         """16-bit copies of the block's trained fp32 matrices, in bytes (not per token).
 
-        Autocast makes them once and keeps them until its region ends, that is through the forward pass.
+        Autocast makes them once and keeps them until its region ends, that is through the forward pass. Where adapter
+        and matrix are one operator, this casts for itself, one matrix at a time.
         """
-        if not self.recipe.autocast or self.recipe.trained_bytes == 2:
+        if not self.recipe.autocast or self.recipe.trained_bytes == 2 or self.one_kernel_adapters:
             return 0
         if self.trains_all:
             return 2 * self._matrix_elements
@@ -111,6 +121,13 @@ class Block:
     @property
     def _matrix_elements(self) -> int:
         return sum(linear.inputs * linear.outputs for linear in self.shape.linears)
+
+    @property
+    def dequantised_bytes(self) -> int:
+        """The largest matrix of the block in 16 bit (bytes, not per token), made anew for each of its products."""
+        if self.recipe.quant == "none":
+            return 0
+        return 2 * max(linear.inputs * linear.outputs for linear in self.shape.linears)
 
     @property
     def shared_with_checkpoint_bytes(self) -> int:
@@ -172,27 +189,43 @@ class Block:
         casts = self.trains_all and self.recipe.autocast and flow == 4
         copies, width = (len(readers), 2) if casts else (int(base and not already_kept), flow)
         size = copies * width
-        adapted = [linear for linear in readers if linear in self.adapted]
-        if adapted and self.adapter_copies_input(flow):
-            size += len(adapted) * self.adapter_s
+        adapted = len([linear for linear in readers if linear in self.adapted])
+        if adapted and self.one_kernel_adapters:
+            dropped = adapted * flow if self.recipe.lora_dropout else 0
+            size += dropped + (0 if base or already_kept else flow)
+        elif adapted and self.adapter_copies_input(flow):
+            size += adapted * (self.adapter_s + self.mask_bytes)
         elif adapted and not (base or already_kept):
             size += flow
         inputs = readers[0].inputs
         return [Kept(part, what, size * inputs, f"{size} x {inputs:,}")]
 
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes a number of the mask that an adapter's dropout keeps."""
+        return 1 if self.recipe.lora_dropout else 0
+
     def adapter_copies_input(self, flow: int) -> bool:
-        """Whether an adapter makes a copy of its input, and keeps it."""
-        if self.recipe.kernels == "fused":
+        """Whether an adapter makes a copy of its input, and keeps it; dropout always makes one."""
+        if self.one_kernel_adapters:
             return False
+        if self.recipe.lora_dropout:
+            return True
         there_and_back = self.recipe.autocast and self.recipe.quant == "none" and self.recipe.trained_bytes == 4
         return there_and_back or flow != self.adapter_s
+
+    @property
+    def key_width(self) -> int:
+        """Numbers a token in the keys, and in the values, as attention is given them."""
+        repeated = self.shape.repeats_kv and self.recipe.attention == "flash" and self.recipe.kernels == "fused"
+        return self.shape.query_width if repeated else self.shape.kv_width
 
     def _linears(self, group: str) -> list[Linear]:
         return [linear for linear in self.shape.linears if linear.group == group]
 
     def _attention(self) -> list[Kept]:
         shape, s, kind = self.shape, self.s, self.attention_kind
-        queries, keys = shape.query_width, shape.kv_width
+        queries, keys = shape.query_width, self.key_width
         closing = self._linears("attention")[-1:]
         what = f"input of {closing[0].name}"
         if kind != "scores":
@@ -240,5 +273,6 @@ class Block:
         ]
 
     def _adapter_outputs(self) -> list[Kept]:
-        size = self.adapter_s * self.recipe.lora_rank * len(self.adapted)
+        products = 0 if self.one_kernel_adapters else len(self.adapted)
+        size = self.adapter_s * self.recipe.lora_rank * products
         return [Kept("attention", "outputs of the adapters' A", size, f"{self.adapter_s} r a target")]

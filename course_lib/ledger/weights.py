@@ -6,7 +6,7 @@ from math import ceil, prod
 
 from course_lib.accounts import Account
 from course_lib.cublas import CUBLAS_WORKSPACE_BYTES, CUBLAS_WORKSPACES
-from course_lib.ledger.bill import ALWAYS, BACKWARD, Entry, Instant
+from course_lib.ledger.bill import ALWAYS, Entry
 from course_lib.recipe import Recipe
 from course_lib.shape import ModelShape
 from course_lib.units import round_to_block
@@ -82,13 +82,6 @@ def weight_entries(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
         Account.WEIGHTS, "adapters", ALWAYS, _blocks(added),
         f"{recipe.trained_bytes} B x rank x (inputs + outputs) a target", "Hu et al. 2021, LoRA, section 4.1",
     )  # fmt: skip
-    if packed:
-        largest = max(linear.inputs * linear.outputs for linear in shape.linears)
-        working = tuple(instant for instant in BACKWARD if instant is not Instant.BACKWARD_END)
-        yield Entry(
-            Account.TEMPORARY, "one matrix, dequantised for its product", (Instant.FORWARD_TOP, *working[1:]),
-            2 * largest, "2 B x the largest matrix", "bitsandbytes/autograd/_functions.py",
-        )  # fmt: skip
     yield Entry(
         Account.TEMPORARY, "cuBLAS workspaces", ALWAYS, CUBLAS_WORKSPACES * CUBLAS_WORKSPACE_BYTES,
         f"{CUBLAS_WORKSPACES} threads x (2 x 4096 KiB + 8 x 16 KiB)", "aten/src/ATen/cuda/CublasHandlePool.cpp",

@@ -420,14 +420,14 @@ def trace_of(config, batch, length, accum_steps, device="meta"):
 
 example = GPTConfig(vocab=4096, layers=4, heads=8, width=512, block_size=256)
 peaks = {}
-for batch, accum_steps in ((32, 1), (8, 4), (4, 8), (4, 16)):
+for batch, accum_steps in ((32, 1), (8, 4), (4, 8), (4, 2)):
     trace = trace_of(example, batch, 256, accum_steps)
     peaks[batch, accum_steps] = trace.peak_bytes
     print(f"{accum_steps:2} × {batch:2}   peak {format_bytes(trace.peak_bytes)} in {trace.peak_moment}")
 settle("ex3.accumulated_peak", 100 * peaks[4, 8] / peaks[32, 1])
 
 # %% [markdown] lang="en"
-# Smaller micro-batches lower the peak, more of them do not: 16 × 4 needs what 8 × 4 needs.
+# Smaller micro-batches lower the peak; how many of them there are does not matter: 8 × 4 needs what 2 × 4 needs.
 #
 # Choose a model **you** would train: other sizes than the example's, between a million and ten billion parameters, at most 24 layers; and a window of `my_steps` micro-batches of `my_batch` sequences with `my_length` tokens, at most 131,072 tokens in all. Measure it in a cell of your own, and write down in **GiB**, with three significant digits:
 #
@@ -443,7 +443,7 @@ settle("ex3.accumulated_peak", 100 * peaks[4, 8] / peaks[32, 1])
 # - **D** – Fewer micro-batches: each of them keeps its own gradients until the update.
 
 # %% [markdown] lang="zh"
-# 微批小，峰值就低；微批多，却不会更低：16 × 4 要的和 8 × 4 一样。
+# 微批小，峰值就低；微批有几个，却没有关系：8 × 4 要的和 2 × 4 一样。
 #
 # 选一个**你**想训练的模型：尺寸要和例子不同，参数在一百万到一百亿之间，最多 24 层；再定一个窗口：`my_steps` 个微批，每个 `my_batch` 条，每条 `my_length` 个 token，总共最多 131,072 个 token。另开一个单元来量，用 **GiB** 写下来，保留三位有效数字：
 #
@@ -514,7 +514,7 @@ own_update.check_own_reason(my_config, my_batch, my_length, my_steps, reason)
 
 # %% [markdown] lang="en" written="explain" points=5
 # ### BEGIN SOLUTION
-# Accumulation is no myth; three things are mixed up here. In chat data micro-batches have different numbers of unmasked tokens, and dividing each mean by 8 makes a mean of means, in which a token of a short answer counts more than one of a long answer: take summed losses and divide by the unmasked tokens of all 8 micro-batches. Batch norm takes mean and variance from the 4 images that it sees, not from 32, so the forward pass itself is another one; no division of losses mends that, only another norm (layer or group norm), frozen statistics, or synchronised batch norm over several cards. Accumulation shrinks the activations and the logits, which belong to one micro-batch at a time; weights, gradients and Adam's state stay whole, and the gradients stay even between micro-batches. In my measurement the example's peak fell from 1.57 GiB with 1 × 32 to 0.40 GiB with 8 × 4, and 16 × 4 had exactly the same peak as 8 × 4: what counts is the size of a micro-batch, not how many there are. Without any division the gradient is 8 times too long: SGD trains with 8 times the learning rate and may diverge, while Adam divides the factor out again and shows it mostly where gradients are clipped, since nearly every one is. The price is time: an update takes 8 small passes one after the other, which use the card less well, and there are fewer updates per epoch.
+# Accumulation is no myth; three things are mixed up here. In chat data micro-batches have different numbers of unmasked tokens, and dividing each mean by 8 makes a mean of means, in which a token of a short answer counts more than one of a long answer: take summed losses and divide by the unmasked tokens of all 8 micro-batches. Batch norm takes mean and variance from the 4 images that it sees, not from 32, so the forward pass itself is another one; no division of losses mends that, only another norm (layer or group norm), frozen statistics, or synchronised batch norm over several cards. Accumulation shrinks the activations and the logits, which belong to one micro-batch at a time; weights, gradients and Adam's state stay whole, and the gradients stay even between micro-batches. In my measurement the example's peak fell from 1.57 GiB with 1 × 32 to 0.40 GiB with 8 × 4, and 2 × 4 had exactly the same peak as 8 × 4: what counts is the size of a micro-batch, not how many there are. Without any division the gradient is 8 times too long: SGD trains with 8 times the learning rate and may diverge, while Adam divides the factor out again and shows it mostly where gradients are clipped, since nearly every one is. The price is time: an update takes 8 small passes one after the other, which use the card less well, and there are fewer updates per epoch.
 #
 # **Mark scheme**, one point each:
 #
@@ -529,7 +529,7 @@ own_update.check_own_reason(my_config, my_batch, my_length, my_steps, reason)
 
 # %% [markdown] lang="zh" written="explain" points=5
 # ### BEGIN SOLUTION
-# 梯度累积不骗人，只是三件事混在一起了。聊天数据里，各微批的未掩 token 数不同，每个平均损失除以 8，得到的是平均的平均，短回答里的一个 token 比长回答里的分量重：应该取损失之和，除以 8 个微批全部的未掩 token 数。batch norm 用它看到的 4 张图来算均值和方差，而不是 32 张，所以前向传播本身就不一样；损失怎么除都没用，要换一种归一化（layer norm 或 group norm）、固定统计量，或者在多张卡上用同步 batch norm。累积缩小的是激活值和 logits，它们每次只属于一个微批；权重、梯度、Adam 的状态一点没少，梯度在微批之间也一直留着。我量的例子里，峰值从 1 × 32 的 1.57 GiB 降到 8 × 4 的 0.40 GiB，而 16 × 4 的峰值和 8 × 4 完全一样：要看的是一个微批有多大，不是有几个。完全不除，梯度就长了 8 倍：SGD 相当于学习率高了 8 倍，可能发散；Adam 会把这个倍数约掉，主要在梯度裁剪时才显出来，因为几乎每次都会被裁。代价是时间：一次更新要先后做 8 遍小的计算，显卡利用率更低，每个 epoch 的更新次数也更少。
+# 梯度累积不骗人，只是三件事混在一起了。聊天数据里，各微批的未掩 token 数不同，每个平均损失除以 8，得到的是平均的平均，短回答里的一个 token 比长回答里的分量重：应该取损失之和，除以 8 个微批全部的未掩 token 数。batch norm 用它看到的 4 张图来算均值和方差，而不是 32 张，所以前向传播本身就不一样；损失怎么除都没用，要换一种归一化（layer norm 或 group norm）、固定统计量，或者在多张卡上用同步 batch norm。累积缩小的是激活值和 logits，它们每次只属于一个微批；权重、梯度、Adam 的状态一点没少，梯度在微批之间也一直留着。我量的例子里，峰值从 1 × 32 的 1.57 GiB 降到 8 × 4 的 0.40 GiB，而 2 × 4 的峰值和 8 × 4 完全一样：要看的是一个微批有多大，不是有几个。完全不除，梯度就长了 8 倍：SGD 相当于学习率高了 8 倍，可能发散；Adam 会把这个倍数约掉，主要在梯度裁剪时才显出来，因为几乎每次都会被裁。代价是时间：一次更新要先后做 8 遍小的计算，显卡利用率更低，每个 epoch 的更新次数也更少。
 #
 # **评分标准**，每条一分：
 #

@@ -2,17 +2,12 @@
 
 import os
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab_page import TOKEN, Lab
+from lab_page import Lab
+from lab_server import serve
 from playwright.sync_api import Browser, Page, sync_playwright
 
 TOP = Path(__file__).resolve().parents[2]
@@ -23,7 +18,6 @@ FLAGS = [
 ]
 
 
-
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """`course lab` with the flags of `make lab ARGS=…`; what is typed there changes no committed notebook."""
@@ -31,10 +25,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     shutil.copytree(TOP / "notebooks", top / "notebooks")
     shutil.copy(TOP / "pyproject.toml", top)
     (top / "solutions").mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    flags = ["--no-browser", "--port", str(port), "--allow-root", f"--ServerApp.token={TOKEN}"]
     environment = {
         **os.environ,
         "PYTHONPATH": str(TOP),
@@ -42,28 +32,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         "JUPYTER_CONFIG_DIR": str(top / "config"),
         "JUPYTER_DATA_DIR": str(top / "data"),
     }
-    with open(top / "server.log", "wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "course_lib", "lab", *flags], cwd=top, env=environment, stdout=log, stderr=log
-        )
-    try:
-        address = f"http://127.0.0.1:{port}"
-        _wait_for(f"{address}/api?token={TOKEN}", server, top / "server.log")
-        yield Lab(address, top)
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(timeout=30)
-
-
-def _wait_for(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
-    for _attempt in range(300):
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except OSError:
-            assert server.poll() is None, f"JupyterLab ended:\n{log.read_text()[-2000:]}"
-            time.sleep(0.2)
-    raise AssertionError(f"JupyterLab does not answer:\n{log.read_text()[-2000:]}")
+    with serve(["course_lib", "lab"], top, environment) as lab:
+        yield lab
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from exercise_tests import (
 )
 from harness import Answer
 
-from course_lib.exercises.bench import Size, peak_of, trace_of, wide_and_long
+from course_lib.exercises.bench import Size, peak_of, wide_and_long
 from course_lib.exercises.judge import Mistake, Near, Raised, diagnose, same
 from course_lib.exercises.pretend_card import pretend_card
 from course_lib.models import GPT, GPTConfig, next_token_loss
@@ -127,11 +127,8 @@ def test_the_figures_for_a_t4_are_what_plain_bf16_attention_takes(monkeypatch: p
         return plain(query, key, value, mask, dropout, causal)[0]
 
     monkeypatch.setattr(kernels, "_cuda_attention", on_a_t4)
-    trace_of.cache_clear()
-    try:
-        on_t4 = [round(peak_of(size, recipe, "meta") / 2**30, 1) for recipe in ("amp-bf16", "bf16")]
-    finally:
-        trace_of.cache_clear()
+    size = size._replace(name="gpt2 on a t4")  # which no cache has seen
+    on_t4 = [round(peak_of(size, recipe, "meta") / 2**30, 1) for recipe in ("amp-bf16", "bf16")]
     assert (as_on_ampere, on_t4) == ([3.2, 1.8], [3.9, 2.5])
 
 
@@ -167,3 +164,11 @@ def test_values_that_are_the_same() -> None:
     assert same(Raised("ValueError", "one text"), Raised("ValueError"))
     assert not same(Raised("KeyError"), Raised("ValueError"))
     assert not same("12", Near(12.0))
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "amp-bf16"])
+def test_a_deep_model_is_read_off_shallow_ones(functions: dict[str, Any], recipe: str) -> None:
+    """What a student measures through all layers is what the check grows from two depths."""
+    deep = Size("deep", GPTConfig(vocab=512, layers=7, heads=4, width=64, block_size=32), 2, 32)
+    peak = functions["measure_peak"](lambda: deep.make_model("meta"), lambda: deep.make_batch("meta"), recipe, "meta")
+    assert math.isclose(peak_of(deep, recipe, "meta"), peak, rel_tol=1e-3)

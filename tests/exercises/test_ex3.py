@@ -116,13 +116,13 @@ def test_what_the_bench_calls_right_is_what_one_big_batch_gives() -> None:
 
 
 def test_the_text_says_what_is_measured(functions: dict[str, Any]) -> None:
-    """1.57 and 0.40 GiB of the model answer; 16 micro-batches take what 8 take."""
+    """1.57 and 0.40 GiB of the model answer; 2 micro-batches take what 8 take."""
     peaks = {
         (batch, steps): functions["trace_of"](functions["example"], batch, 256, steps).peak_bytes
-        for batch, steps in ((32, 1), (4, 8), (4, 16))
+        for batch, steps in ((32, 1), (4, 8), (4, 2))
     }
     assert [round(peak / 2**30, 2) for peak in peaks.values()] == [1.57, 0.40, 0.40]
-    assert math.isclose(peaks[4, 8], peaks[4, 16], rel_tol=1e-3)
+    assert math.isclose(peaks[4, 8], peaks[4, 2], rel_tol=1e-3)
     with torch.device("meta"):
         count = sum(each.numel() for each in GPT(functions["example"]).parameters())
     assert round(count / 1e6) == 15
