@@ -284,7 +284,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("fp16_step", without("step"), "scaler.step|each call belongs once"),
     ("fp16_step", without("scaler"), "infinite gradients must not reach"),
     ("fp16_step", without("update"), "each call belongs once|scaler.update"),
-    ("fp16_step", without("zero"), "old gradients"),
+    ("fp16_step", without("zero"), "drop them at the end"),
     ("spacing", lambda value, bits: 2.0**-bits, "gap between 1 and 2"),
     ("spacing", lambda value, bits: value * 2.0**-bits, "does not grow"),
     ("spacing", lambda value, bits: spacing(value, bits) / 2, "half of the gap"),
