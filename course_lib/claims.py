@@ -24,6 +24,8 @@ CLAIMS = {
     "C8": N_("autocast runs matrix products in 16 bit, and layer norm, softmax and the loss in FP32"),
     "C9": N_("under autocast master weights stay in FP32"),
     "C10": N_("activations grow linearly with depth and batch, and are often half of the memory"),
+    "C11": N_("checkpointing brings activation memory from O(n) to O(sqrt(n))"),
+    "C12": N_("checkpointing costs 20 to 30 % of time and saves 60 to 80 % of the activations"),
     "C16": N_("the symptoms in its table of troubles have the causes that it names"),
     "C17": N_("inference takes the weights alone"),
     "C20": N_("BF16 costs almost nothing, and accumulation nothing"),

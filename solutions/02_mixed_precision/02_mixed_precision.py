@@ -206,7 +206,8 @@ exact = weight_gradient(torch.float32)
 errors = {exponent: error_of(torch.float16, 2.0**exponent) for exponent in range(-12, 27, 4)}
 bf16_error = error_of(torch.bfloat16)
 print("".join(f"{f'2^{exponent}':>8}" for exponent in errors))
-print("".join(f"{error:8.1%}" for error in errors.values()), f"  BF16, no scale: {bf16_error:.1%}")
+print("".join(f"{error:8.1%}" for error in errors.values()))
+print(f"BF16, no scale: {bf16_error:.1%}")
 show(scale_window(errors, bf16_error), scale_window_text(errors, bf16_error))
 
 # %% [markdown] lang="en"
@@ -287,18 +288,12 @@ cast_bytes = 2 * (llama.params - llama.vocab * llama.hidden - (2 * llama.layers 
 print(f"16-bit copies of all matrices: {cast_bytes / GIB:.1f} GiB\n")
 settle("precision.activations_percent", 100 * left["amp-fp16"] / left["fp32"], unit="%")
 
-published = {"ResNet-20": (15, 21), "SCN, A100": (5.44, 9.06)}  # minutes, seconds: FP32, mixed precision
-stored = {name: sum(trace.static_bytes.values()) <= 0.501 * sum(traces["fp32"].static_bytes.values())
-          for name, trace in traces.items()}
-judge("C4", {"memory, bf16": stored["bf16"], "memory, amp-fp16": stored["amp-fp16"]}
-      | {f"time, {name}": plain / mixed >= 2 for name, (plain, mixed) in published.items()})
-
 # %% [markdown] lang="en"
 # A surprise: under autocast the forward pass of the 7B leaves *more* behind, and the peak rises. The matrices' 16-bit copies are kept for the backward pass, one for each weight, however small the batch is. Only what grows with the tokens shrinks, and not even that by half, since the residual stream and the norms stay FP32. With 8 sequences it pays. That explains the table of people who measured a saving of 2 % at batch 8 and 20 % at batch 64 ([BERT-base](https://github.com/huggingface/transformers/issues/9742)). The copies are temporary: when region and backward pass are over, they are gone.
 #
 # Pure BF16 halves every column, because it *stores* 16 bits. Its price comes below, among the deeper sections.
 #
-# And the speed? Tensor cores multiply 16-bit matrices several times as fast, so a large model gains. A network of small operations does not: the last two cases are measurements that others published ([ResNet-20](https://github.com/NVIDIA/apex/issues/297), 15 minutes became 21; [SCN](https://github.com/facebookresearch/fairchem/issues/397), 5.44 s became 9.06). Why that is so is a deeper section.
+# And the speed? Tensor cores multiply 16-bit matrices several times as fast, so a large model gains. A network of small operations does not. Others measured ([ResNet-20](https://github.com/NVIDIA/apex/issues/297), 15 minutes became 21; [SCN](https://github.com/facebookresearch/fairchem/issues/397), 5.44 s became 9.06). Why, is told in a deeper section.
 #
 # ## Which type for which card
 #
@@ -311,7 +306,7 @@ judge("C4", {"memory, bf16": stored["bf16"], "memory, amp-fp16": stored["amp-fp1
 #
 # 纯 BF16 每一列都减半，因为它*存*的就是 16 位。它的代价，后面的深入部分再说。
 #
-# 速度呢？Tensor Core 算 16 位矩阵要快好几倍，大模型当然受益；由许多小运算组成的网络就不行了。最后两种情况是别人公布的实测（[ResNet-20](https://github.com/NVIDIA/apex/issues/297)，15 分钟变成 21 分钟；[SCN](https://github.com/facebookresearch/fairchem/issues/397)，5.44 秒变成 9.06 秒）。为什么会这样，深入部分再讲。
+# 速度呢？Tensor Core 算 16 位矩阵要快好几倍，大模型当然受益；由许多小运算组成的网络就不行了。别人实测过（[ResNet-20](https://github.com/NVIDIA/apex/issues/297)，15 分钟变成 21 分钟；[SCN](https://github.com/facebookresearch/fairchem/issues/397)，5.44 秒变成 9.06 秒）。为什么会这样，深入部分再讲。
 #
 # ## 哪张卡用哪种类型
 #
@@ -661,6 +656,12 @@ if torch.cuda.is_available():
             print(f"[{size}, {size}] squared in {dtype}: {1e6 * seconds:.1f} us")
 else:
     print("\nNo card here, and no times of one are recorded yet.")
+
+published = {"ResNet-20": (15, 21), "SCN, A100": (5.44, 9.06)}  # minutes, seconds: FP32, mixed precision
+stored = {name: sum(trace.static_bytes.values()) <= 0.501 * sum(traces["fp32"].static_bytes.values())
+          for name, trace in traces.items()}
+judge("C4", {"memory, bf16": stored["bf16"], "memory, amp-fp16": stored["amp-fp16"]}
+      | {f"time, {name}": plain / mixed >= 2 for name, (plain, mixed) in published.items()})
 
 # %% [markdown] lang="en"
 # The same products, and casts on top, a fifth more operators. Each cast moves bytes and must be started. Where products are large, they win back much more than that; where the card waits for the next kernel anyway (small batch, small layers), casts only add to the queue. A profile shows it at once: `torch.profiler`, sorted by calls, and `_to_copy` near the top. Remedies: a larger batch, fused operators, or no autocast around the part that is made of small ones.
