@@ -76,6 +76,12 @@ def test_the_explorer_says_what_becomes_of_a_number_in_both_languages() -> None:
     assert "不是数" in explain_bits("", 0)
 
 
+def test_the_explorer_uses_only_what_ipywidgets_7_has() -> None:
+    source = (REPOSITORY.top / "course_lib" / "bits_widget.py").read_text(encoding="utf-8")
+    assert set(re.findall(r"ipywidgets\.([A-Z]\w+)", source)) == {"Layout", "Text", "IntSlider"}
+    assert "tooltip" not in source
+
+
 def test_zones_of_fp16() -> None:
     sizes = np.array([2.0**-25, 2.0**-24, 2.0**-15, 2.0**-14, 1.0, 65504.0, 2.0**16, 0.0])
     assert zone_shares(sizes) == pytest.approx((1 / 7, 2 / 7, 3 / 7, 1 / 7))

@@ -152,7 +152,7 @@ def adapters_learn(blocks: Any, x: Any, **how: Any) -> Any:
 
 
 RIGHT: dict[str, Any] = {
-    "peak_moves": {"A": False, "B": True, "C": True, "D": False},
+    "peak_moves": {"A": False, "B": True, "C": False, "D": True},
     "segments_bytes": segments_bytes,
     "adapters_learn": adapters_learn,
 }
@@ -184,10 +184,10 @@ def not_at_all(blocks: Any, x: Any) -> Any:
 @pytest.mark.parametrize(
     ("task", "answer", "message"),
     [
-        ("peak_moves", {"A": True, "B": True, "C": True, "D": False}, "optimizer step"),
+        ("peak_moves", {"A": True, "B": True, "C": False, "D": True}, "no activation is left"),
+        ("peak_moves", {"A": False, "B": False, "C": False, "D": True}, "above the optimizer step"),
         ("peak_moves", {"A": False, "B": True, "C": True, "D": True}, "frozen weights own"),
-        ("peak_moves", {"A": False, "B": False, "C": True, "D": False}, "activations own"),
-        ("peak_moves", {"A": False, "B": True, "C": False, "D": False}, "little else"),
+        ("peak_moves", {"A": False, "B": True, "C": False, "D": False}, "activations own"),
         ("peak_moves", {"A": False}, "a dict with the keys"),
         ("segments_bytes", lambda n, k, b, i: n // k * b + k * i, "round up"),
         ("segments_bytes", lambda n, k, b, i: -(-n // k) * b + i, "recomputed at once"),

@@ -15,10 +15,10 @@ from course_lib.tasks import expect, task
 
 #: The runs of the first task, without checkpointing; each with the preset that it trains.
 RUNS = {
-    "A": ("llama-7b", Recipe(precision="bf16", batch=1)),
-    "B": ("llama-7b", Recipe(precision="bf16", optimizer_impl="fused", batch=8)),
-    "C": ("llama-7b", Recipe(precision="bf16", lora_rank=16, batch=4)),
-    "D": ("llama-7b", Recipe(precision="bf16", lora_rank=16, batch=1, seq=128)),
+    "A": ("llama-7b", Recipe(precision="amp-bf16", optimizer_impl="fused")),
+    "B": ("llama-7b", Recipe(precision="bf16", batch=8)),
+    "C": ("llama-7b", Recipe(precision="bf16", lora_rank=16, seq=128)),
+    "D": ("llama-7b", Recipe(precision="bf16", lora_rank=16, quant="nf4")),
 }
 
 
@@ -40,10 +40,11 @@ def peak_moves(answer: Any) -> str:
     """Which of the runs have a peak that falls by a tenth or more."""
     right = {run: peaks(run)[1] <= 0.9 * peaks(run)[0] for run in RUNS}
     causes = {
-        "A": _("this peak is in the optimizer step, where no activation is alive any more"),
-        "B": _("with a fused optimizer and 8 sequences activations own the peak"),
-        "C": _("with LoRA there is little else: nearly all that comes and goes are activations"),
-        "D": _("128 tokens leave little behind; the frozen weights own this peak"),
+        "A": _("when the backward pass ends no activation is left, and 100 GiB of weights, "
+               "gradients and Adam's state are"),
+        "B": _("8 sequences rise far above the optimizer step; the peak falls until that step is the highest"),
+        "C": _("128 tokens leave little behind; the frozen weights own this peak"),
+        "D": _("in NF4 the weights have shrunk to a quarter, so activations own this peak"),
     }
     if not isinstance(answer, dict) or set(answer) != set(right):
         expect(answer, right, "falls", shown=_("a dict with the keys {keys}").format(keys=", ".join(right)))

@@ -68,7 +68,7 @@ predict("precision.activations_percent", activations_percent, unit="%")
 # A floating-point number has a sign, an **exponent**, which says between which powers of two it lies, and a **mantissa**, which says where between them. Exponent bits buy range, mantissa bits buy exactness, and 16 bits do not buy both. Type a number, or move the slider with the arrow keys: it multiplies by powers of two.
 #
 # - Take 66246.39 down until FP16 can hold it.
-# - Which of the three changes only its blue field while you multiply?
+# - Which of the three change only their blue field while you multiply?
 # - Try `1e-8`, and 20 on the slider. That is what loss scaling will do.
 #
 # The cell after it lists the landmarks of each type, as `torch.finfo` knows them. One it leaves out: below the smallest *normal* number come the **subnormal** ones, which have no leading 1 any more and lose a bit with each halving, until nothing is left.

@@ -284,7 +284,7 @@ for name, (preset, recipe) in runs.items():
     before, after = (bill.at(Instant.FORWARD_END)[Account.ACTIVATIONS] for bill in (plain, cut))
     saved[name], fell[name] = 1 - after / before, cut.peak_bytes / plain.peak_bytes
     print(f"{name:25}{before / GIB:10.2f} ->{after / GIB:7.2f}{saved[name]:8.0%}{plain.peak_bytes / GIB:9.2f} ->"
-          f"{cut.peak_bytes / GIB:6.2f}   {plain.peak_moment} -> {cut.peak_moment}")
+          f"{cut.peak_bytes / GIB:6.2f}   {cut.peak_moment}")
 print()
 settle("checkpointing.peak_percent", 100 * fell["7B full"], unit="%")
 judge("C12", {f"FLOPs, {name}": 0.2 <= share <= 0.3 for name, share in extra.items()}
@@ -293,29 +293,29 @@ judge("C12", {f"FLOPs, {name}": 0.2 <= share <= 0.3 for name, share in extra.ite
 # %% [markdown] lang="en"
 # In the first row checkpointing saves 93 % of the activations and **not one byte of the peak**: that is in the optimizer step, where no activation is alive. In the last row the logits stay, 152,000 numbers for each token, and cap what can be saved. Hence the order of questions: in which moment is the peak; whose bytes are they; and only then, which remedy.
 #
-# **Task.** All four in BF16 with Llama-2-7B. Which peaks fall by a tenth or more when each block gets a checkpoint? Answer `True` or `False`.
+# **Task.** Four other runs of Llama-2-7B. Which peaks fall by a tenth or more when each block gets a checkpoint? Answer `True` or `False`.
 #
-# - A: full fine-tuning, AdamW foreach, batch 1, 2048 tokens
-# - B: full fine-tuning, AdamW fused, batch 8, 2048 tokens
-# - C: LoRA rank 16, batch 4, 2048 tokens
-# - D: LoRA rank 16, batch 1, 128 tokens
+# - A: full fine-tuning under BF16 autocast, AdamW fused, 1 sequence of 2048 tokens
+# - B: full fine-tuning in pure BF16, AdamW foreach, 8 sequences of 2048 tokens
+# - C: LoRA rank 16 on BF16 weights, 1 sequence of 128 tokens
+# - D: LoRA rank 16 on weights in NF4 (4 bits), 1 sequence of 2048 tokens
 
 # %% [markdown] lang="zh"
 # 第一行里，检查点省下了 93% 的激活值，峰值却**一个字节都没少**：峰值在优化器更新那一步，那时一个激活值都不在了。最后一行里，logits 还在，每个 token 有 15 万多个数，能省的就被它封了顶。所以提问的顺序是：峰值在哪个时刻？是谁的字节？最后才问用什么办法。
 #
-# **任务。** 四种都是 Llama-2-7B、BF16。每个 block 设上检查点以后，哪几种的峰值会降一成以上？回答 `True` 或 `False`。
+# **任务。** 再看 Llama-2-7B 的四种跑法。每个 block 设上检查点以后，哪几种的峰值会降一成以上？回答 `True` 或 `False`。
 #
-# - A：全量微调，AdamW foreach，batch 1，2048 个 token
-# - B：全量微调，AdamW fused，batch 8，2048 个 token
-# - C：LoRA 秩 16，batch 4，2048 个 token
-# - D：LoRA 秩 16，batch 1，128 个 token
+# - A：BF16 autocast 下全量微调，AdamW fused，1 条 2048 个 token
+# - B：纯 BF16 全量微调，AdamW foreach，8 条 2048 个 token
+# - C：BF16 权重上的 LoRA，秩 16，1 条 128 个 token
+# - D：NF4（4 位）权重上的 LoRA，秩 16，1 条 2048 个 token
 
 # %%
 from course_lib.tasks import check, hint
 
 falls = {"A": ..., "B": ..., "C": ..., "D": ...}
 ### BEGIN SOLUTION
-falls = {"A": False, "B": True, "C": True, "D": False}
+falls = {"A": False, "B": True, "C": False, "D": True}
 ### END SOLUTION
 check("checkpointing.peak_moves", falls)
 
@@ -380,14 +380,14 @@ for name, way in ways.items():
 #
 # ## In practice: one line
 #
-# In transformers, checkpointing is one call before training. Two things switch it off again without a word: `model.eval()`, since blocks recompute only in training mode ([a frozen backbone in eval mode](https://github.com/huggingface/diffusers/issues/9850)), and forgetting that the key/value cache makes no sense with it.
+# In transformers, checkpointing is one call before training. Say `use_reentrant=False` yourself; the default has changed between versions. And one thing switches it off again without a word: `model.eval()`, since blocks recompute only in training mode ([a frozen backbone in eval mode](https://github.com/huggingface/diffusers/issues/9850)).
 
 # %% [markdown] lang="zh"
 # 用一个检查点包住全部，什么也省不下，因为一重算，所有内部就同时回来了：**分段**必须小。而 reentrant 那种之所以省，是因为根本没在训练：输入不需要梯度，PyTorch 就不建图，各个 block 什么也学不到。报告里这看起来是节省；要是外面还有一个在训练的层，连报错都不会有。
 #
 # ## 实际使用：一行
 #
-# 在 transformers 里，训练之前调用一次就行。有两件事会悄悄把它关掉：一是 `model.eval()`，因为 block 只在训练模式下重算（[有人把冻结的主干设成了 eval](https://github.com/huggingface/diffusers/issues/9850)）；二是忘了它和 KV 缓存不能同时用。
+# 在 transformers 里，训练之前调用一次就行。`use_reentrant=False` 要自己写明，因为各版本的默认值不一样。还有一件事会悄悄把它关掉：`model.eval()`，因为 block 只在训练模式下重算（[有人把冻结的主干设成了 eval](https://github.com/huggingface/diffusers/issues/9850)）。
 
 # %%
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -646,13 +646,13 @@ inside_bytes = (left[0] - left[1]) / llama.layers
 block_weights = 4 * llama.hidden**2 + 3 * llama.hidden * llama.ffn
 block_flops = 2 * block_weights * lora.tokens  # products of weights; attention's come on top
 print(f"one block: {block_flops / 1e12:.1f} TFLOP to recompute, or 2 x {inside_bytes / GIB:.2f} GiB to move")
-for tflops, gigabytes in ((30, 12), (70, 25), (300, 50)):  # a second, as really reached
+for tflops, gigabytes in ((30, 12), (70, 25), (300, 50)):  # examples; put in what your machine reaches
     print(f"at {tflops:3} TFLOP/s {1000 * block_flops / (tflops * 1e12):5.0f} ms; "
           f"at {gigabytes} GB/s {1000 * 2 * inside_bytes / (gigabytes * 1e9):5.0f} ms")
 print(f"all blocks: {llama.layers * inside_bytes / GIB:.0f} GiB of host memory")
 
 # %% [markdown] lang="en"
-# Moving can overlap with computing, recomputing cannot; still, at such speeds recomputing is the better trade for a whole block, and it needs no host memory. Offloading is for what is dear to compute and small, or for the boundaries themselves at very long context. Neither touches the optimizer's peak. (Put the speeds of your own machine in.)
+# Moving can overlap with computing, recomputing cannot; still, at such speeds recomputing is the better trade for a whole block, and it needs no host memory. Offloading is for what is dear to compute and small, or for the boundaries themselves at very long context. Neither touches the optimizer's peak. (The speeds are examples; put in your own.)
 #
 # ## Deeper: when it fails
 #
@@ -664,7 +664,7 @@ print(f"all blocks: {llama.layers * inside_bytes / GIB:.0f} GiB of host memory")
 # Activations are cheap now. What is left of the batch's cost is in the next lesson: `04_accumulation`.
 
 # %% [markdown] lang="zh"
-# 搬运可以和计算重叠，重算不行；尽管如此，按这些速度，整个 block 还是重算更划算，而且不占主机内存。适合卸载的，是算起来贵、占得又少的东西，或者上下文特别长时的边界本身。优化器那个峰值，两种办法都碰不到。（把你自己机器的速度填进去试试。）
+# 搬运可以和计算重叠，重算不行；尽管如此，按这些速度，整个 block 还是重算更划算，而且不占主机内存。适合卸载的，是算起来贵、占得又少的东西，或者上下文特别长时的边界本身。优化器那个峰值，两种办法都碰不到。（速度只是举例，换成你自己机器的。）
 #
 # ## 深入：什么时候不管用
 #
