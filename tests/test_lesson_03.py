@@ -133,8 +133,9 @@ def test_segments_of_sqrt_n_are_worse_than_blocks_for_a_7b_and_best_for_a_chain(
     assert min(gib, key=gib.__getitem__) == 2
     assert gib[2] < gib[1] < gib[4] < gib[6]
     assert gib[1] - gib[2] < 0.5
-    trace = dry_run_config(read_config("llama-7b"), replace(LORA, checkpoint="every:4"))
-    assert trace.peak_bytes / GIB == pytest.approx(gib[4], rel=0.01)
+    for every in (2, 4):
+        trace = dry_run_config(read_config("llama-7b"), replace(LORA, checkpoint=f"every:{every}"))
+        assert trace.peak_bytes / GIB == pytest.approx(gib[every], rel=0.01)
     assert min(range(1, 65), key=lambda k: math.ceil(64 / k) + k) == 8  # inside as large as boundary
 
 
@@ -237,12 +238,13 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
     said = "".join(texts)
     for figure in ("15 times as much", "bit for bit the same: True", "49.20 GiB", "17.81 GiB", "93.69 %", "+25.7%",
                    "+37.4%", "100 %", "67%", "0 of 48 weights", "eval  checkpointing on  peak  207.1 MiB", "22.43 GiB",
-                   "17.34 GiB", "reentrant: 0 of 6", "not reentrant: 6 of 6", "3.3 TFLOP"):  # fmt: skip
+                   "17.34 GiB", "reentrant: 0 of 6", "not reentrant: 6 of 6", "3.3 TFLOP",
+                   "offloaded, gradients bit for bit the same: True"):  # fmt: skip
         assert figure in said, figure
     chain = re.search(r"chain, sqrt\(n\) segments\s+16 layers\s+([\d.]+).*256 layers\s+([\d.]+)", said)
     assert chain is not None
     assert round(float(chain[2]) / float(chain[1]), 1) == 3.7
     pictures = re.findall(r"<img [^>]*>", said)
-    assert len(pictures) == 2
+    assert len(pictures) == 3
     assert all(re.search(r'alt="[^"]{40,}"', picture) for picture in pictures)
     assert re.findall(r"^(?:claim|论断) (C\d+)[:：]", said, re.MULTILINE) == ["C12", "C11"]

@@ -645,6 +645,7 @@ for name, autocast in (("FP32", False), ("autocast", True)):
     products = sum(count.calls[each] for each in ("mm", "addmm", "bmm"))
     print(f"{name:9}{count.calls.total():5} operators, {products} of them products of matrices, "
           f"{count.calls['_to_copy']} casts")
+    print("         most often:", ", ".join(f"{operator} {times}" for operator, times in count.calls.most_common(5)))
 
 if torch.cuda.is_available():
     from torch.utils.benchmark import Timer
@@ -664,14 +665,14 @@ judge("C4", {"memory, bf16": stored["bf16"], "memory, amp-fp16": stored["amp-fp1
       | {f"time, {name}": plain / mixed >= 2 for name, (plain, mixed) in published.items()})
 
 # %% [markdown] lang="en"
-# The same products, and casts on top, a fifth more operators. Each cast moves bytes and must be started. Where products are large, they win back much more than that; where the card waits for the next kernel anyway (small batch, small layers), casts only add to the queue. A profile shows it at once: `torch.profiler`, sorted by calls, and `_to_copy` near the top. Remedies: a larger batch, fused operators, or no autocast around the part that is made of small ones.
+# The same products, and casts on top, a fifth more operators. Each cast moves bytes and must be started. Where products are large, they win back much more than that; where the card waits for the next kernel anyway (small batch, small layers), casts only add to the queue. A profile shows it at once: sorted by calls, as in the second line of each, `_to_copy` comes right after the views, which start no kernel; on a card `torch.profiler` gives the same list with the time that each took. Remedies: a larger batch, fused operators, or no autocast around the part that is made of small ones.
 #
 # ## Deeper: what goes wrong, and what it says
 #
 # Four classics, each in a few lines: a scaler over FP16 weights, an optimizer that the loss does not reach, `model.half()` with Adam, and a region for the wrong device.
 
 # %% [markdown] lang="zh"
-# 矩阵乘一次没多，类型转换却多出五十个，算子总数多了五分之一。每个转换都要搬字节、都要启动一次。矩阵乘够大，省下的时间远超这些；可要是显卡本来就在等下一个内核（batch 小、层也小），转换只会让队伍更长。做个 profile 一眼就看得出：`torch.profiler` 按调用次数排序，`_to_copy` 排在前面。办法：加大 batch、算子融合，或者别给全是小算子的部分套 autocast。
+# 矩阵乘一次没多，类型转换却多出五十个，算子总数多了五分之一。每个转换都要搬字节、都要启动一次。矩阵乘够大，省下的时间远超这些；可要是显卡本来就在等下一个内核（batch 小、层也小），转换只会让队伍更长。做个 profile 一眼就看得出：按调用次数排序（每组的第二行），`_to_copy` 紧跟在不启动内核的 view 之后；在显卡上，`torch.profiler` 给出同样的清单，还带每一项的耗时。办法：加大 batch、算子融合，或者别给全是小算子的部分套 autocast。
 #
 # ## 深入：会出什么错，报错怎么说
 #

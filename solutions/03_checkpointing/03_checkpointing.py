@@ -293,6 +293,8 @@ judge("C12", {f"FLOPs, {name}": 0.2 <= share <= 0.3 for name, share in extra.ite
 # %% [markdown] lang="en"
 # In the first row checkpointing saves 93 % of the activations and **not one byte of the peak**: that is in the optimizer step, where no activation is alive. In the last row the logits stay, 152,000 numbers for each token, and cap what can be saved. Hence the order of questions: in which moment is the peak; whose bytes are they; and only then, which remedy.
 #
+# Try it with the controls below, by arrow keys: which of them bring the peak into another moment?
+#
 # **Task.** Four other runs of Llama-2-7B. Which peaks fall by a tenth or more when each block gets a checkpoint? Answer `True` or `False`.
 #
 # - A: full fine-tuning under BF16 autocast, AdamW fused, 1 sequence of 2048 tokens
@@ -303,6 +305,8 @@ judge("C12", {f"FLOPs, {name}": 0.2 <= share <= 0.3 for name, share in extra.ite
 # %% [markdown] lang="zh"
 # 第一行里，检查点省下了 93% 的激活值，峰值却**一个字节都没少**：峰值在优化器更新那一步，那时一个激活值都不在了。最后一行里，logits 还在，每个 token 有 15 万多个数，能省的就被它封了顶。所以提问的顺序是：峰值在哪个时刻？是谁的字节？最后才问用什么办法。
 #
+# 用下面的控件试一试（方向键）：哪几个能让峰值换到另一个时刻？
+#
 # **任务。** 再看 Llama-2-7B 的四种跑法。每个 block 设上检查点以后，哪几种的峰值会降一成以上？回答 `True` 或 `False`。
 #
 # - A：BF16 autocast 下全量微调，AdamW fused，1 条 2048 个 token
@@ -312,6 +316,9 @@ judge("C12", {f"FLOPs, {name}": 0.2 <= share <= 0.3 for name, share in extra.ite
 
 # %%
 from course_lib.tasks import check, hint
+from course_lib.widgets import bill_explorer
+
+bill_explorer("llama-7b", vary=("precision", "optimizer_impl", "lora_rank", "checkpoint", "batch", "seq"), lora_rank=16, batch=4)
 
 falls = {"A": ..., "B": ..., "C": ..., "D": ...}
 ### BEGIN SOLUTION
@@ -473,20 +480,20 @@ from course_lib.comparisons import comparison_alt_text, peaks_by_moment
 by_length = {every: ledger.predict(llama, replace(lora, checkpoint=f"every:{every}")) for every in range(1, 17)}
 for every in (1, 2, 4, 6, 16):
     print(f"7B LoRA, segments of {every:2}: peak {by_length[every].peak_bytes / GIB:5.2f} GiB")
-measured = dry_run_config(llama_config, replace(lora, checkpoint="every:4"))
-print(f"the dry run, segments of 4: {measured.peak_bytes / GIB:.2f} GiB, of 1: {traces[1].peak_bytes / GIB:.2f} GiB")
+measured = dry_run_config(llama_config, replace(lora, checkpoint="every:2"))
+print(f"measured, segments of 2: {measured.peak_bytes / GIB:.2f} GiB, of 1: {traces[1].peak_bytes / GIB:.2f} GiB")
 times = {name: row[2] / row[0] for name, row in units.items()}  # 16 times as deep
 judge("C11", {"chain, sqrt(n) segments": 3 < times["sqrt(n) segments"] < 5, "chain, one per layer": times["one per layer"] < 5,
-              "7B, segments of 4": measured.peak_bytes < traces[1].peak_bytes})
+              "7B, sqrt(n) segments": by_length[6].peak_bytes < by_length[1].peak_bytes})
 show(peaks_by_moment(by_length, "blocks in a segment"), comparison_alt_text(by_length))
 
 # %% [markdown] lang="en"
-# In the chain √n holds: 16 times the depth, 3.7 times the memory, and one checkpoint per layer saves nothing at all. In a transformer the inside is so much larger than the boundary that segments of √32 ≈ 6 blocks, and already of 4, need *more* than one block each; two is the best there is, by a hair. So what everybody uses, one checkpoint per block, is linear in depth with a small constant, and that is no loss. √n would win with hundreds of layers.
+# In the chain √n holds: 16 times the depth, 3.7 times the memory, and one checkpoint per layer saves nothing at all. In a transformer the inside is so much larger than the boundary that segments of √32 ≈ 6 blocks need *more* than one block each; two is the best there is, by a hair. So what everybody uses, one checkpoint per block, is linear in depth with a small constant, and that is no loss. √n would win with hundreds of layers.
 #
 # **Task.** Write the sum as a function: what is alive when a whole segment has been recomputed, `segments_bytes(n, every, boundary, inside)`.
 
 # %% [markdown] lang="zh"
-# 这条链上 √n 成立：深 16 倍，显存只多到 3.7 倍；而每层一个检查点，什么都省不下。transformer 里，内部比边界大得多，√32 ≈ 6 个 block 一段（4 个就已经是），反而比一个 block 一段*更*占显存；最好的是两个一段，也只好一点点。所以大家用的“每个 block 一个检查点”，其实随深度线性增长，只是常数很小，而且并不吃亏。要到几百层，√n 才会赢。
+# 这条链上 √n 成立：深 16 倍，显存只多到 3.7 倍；而每层一个检查点，什么都省不下。transformer 里，内部比边界大得多，√32 ≈ 6 个 block 一段，反而比一个 block 一段*更*占显存；最好的是两个一段，也只好一点点。所以大家用的“每个 block 一个检查点”，其实随深度线性增长，只是常数很小，而且并不吃亏。要到几百层，√n 才会赢。
 #
 # **任务。** 把这个和写成函数：整整一段重算完时活着多少字节，`segments_bytes(n, every, boundary, inside)`。
 
@@ -521,7 +528,7 @@ aten = torch.ops.aten
 attention = [aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default]
 products = [aten.mm.default, aten.addmm.default]
 keep = {"attention": attention, "products": products}
-wide = GPTConfig(layers=4, width=512, heads=8, vocab=4096, block_size=512)
+wide = GPTConfig(layers=3, width=512, heads=8, vocab=4096, block_size=512)
 
 
 def fresh(kept):
@@ -650,6 +657,14 @@ for tflops, gigabytes in ((30, 12), (70, 25), (300, 50)):  # examples; put in wh
     print(f"at {tflops:3} TFLOP/s {1000 * block_flops / (tflops * 1e12):5.0f} ms; "
           f"at {gigabytes} GB/s {1000 * 2 * inside_bytes / (gigabytes * 1e9):5.0f} ms")
 print(f"all blocks: {llama.layers * inside_bytes / GIB:.0f} GiB of host memory")
+
+offloaded = GPT(config)
+offloaded.load_state_dict(twin.state_dict())
+with torch.autograd.graph.save_on_cpu():  # what is saved goes to the host, and comes back when it is used
+    loss = next_token_loss(offloaded(tokens), targets)
+loss.backward()
+same = all(torch.equal(each.grad, other) for each, other in zip(offloaded.parameters(), gradients, strict=True))
+print("the small GPT offloaded, gradients bit for bit the same:", same)
 
 # %% [markdown] lang="en"
 # Moving can overlap with computing, recomputing cannot; still, at such speeds recomputing is the better trade for a whole block, and it needs no host memory. Offloading is for what is dear to compute and small, or for the boundaries themselves at very long context. Neither touches the optimizer's peak. (The speeds are examples; put in your own.)
