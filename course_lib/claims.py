@@ -16,8 +16,19 @@ from course_lib.i18n import N_, _
 CLAIMS = {
     "C1": N_("7B in FP32: weights 28, gradients 28, Adam 56, activations 10 to 40 GB; together 120 GB and more"),
     "C2": N_("training takes 6 to 8 times the model's file"),
+    "C3": N_("FP16: the largest number is 65504, the smallest positive one about 6e-5"),
+    "C4": N_("FP16 halves the memory and is 2 to 3 times as fast on tensor cores"),
+    "C5": N_("BF16 has the range of FP32 with fewer mantissa bits: 1 + 8 + 7, where FP16 has 1 + 5 + 10"),
+    "C6": N_("from Ampere on BF16, on older cards FP16 with loss scaling"),
+    "C7": N_("FP16 needs a scaler: torch.cuda.amp.GradScaler()"),
+    "C8": N_("autocast runs matrix products in 16 bit, and layer norm, softmax and the loss in FP32"),
+    "C9": N_("under autocast master weights stay in FP32"),
     "C10": N_("activations grow linearly with depth and batch, and are often half of the memory"),
+    "C11": N_("checkpointing brings activation memory from O(n) to O(sqrt(n))"),
+    "C12": N_("checkpointing costs 20 to 30 % of time and saves 60 to 80 % of the activations"),
+    "C16": N_("the symptoms in its table of troubles have the causes that it names"),
     "C17": N_("inference takes the weights alone"),
+    "C20": N_("BF16 costs almost nothing, and accumulation nothing"),
 }
 
 

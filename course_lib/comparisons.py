@@ -14,7 +14,7 @@ from course_lib.errors import CourseError
 from course_lib.i18n import _
 from course_lib.plots import LIMIT_COLOUR, LOOKS
 from course_lib.report import Forecast
-from course_lib.units import format_bytes, in_unit
+from course_lib.units import Unit, format_bytes, in_unit, unit_for
 
 #: How the line of a moment is drawn; colours as in :mod:`course_lib.plots`, told apart by dashes, too.
 MOMENT_LINES: dict[Moment, tuple[str, str]] = {
@@ -96,10 +96,10 @@ def growth(curves: Mapping[str, Mapping[int, int]], quantity: str, what: str, ax
         ax: where to draw; a new figure without it.
     """
     _refuse_empty("growth", curves)
-    ax = ax or _new_axes(8, 3.8)
+    ax, unit = ax or _new_axes(8, 3.8), _unit_of_all(curves)
     for (name, curve), dashes in zip(curves.items(), cycle(("-", "--", "-.", ":"))):
-        ax.plot(list(curve), [in_unit(size) for size in curve.values()], dashes, linewidth=1.8, label=name)
-    ax.set(ylim=(0, None), xlabel=quantity, ylabel=f"{what} in GiB")
+        ax.plot(list(curve), [in_unit(size, unit) for size in curve.values()], dashes, linewidth=1.8, label=name)
+    ax.set(ylim=(0, None), xlabel=quantity, ylabel=f"{what} in {unit}")
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", color="0.85", linewidth=0.6)
     ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
@@ -124,12 +124,18 @@ def comparison_alt_text(bills: Mapping[str, Forecast] | Mapping[int, Forecast]) 
 
 def growth_alt_text(curves: Mapping[str, Mapping[int, int]], quantity: str) -> str:
     """What :func:`growth` shows, in the reader's language: where each line begins and ends."""
-    lines = []
+    lines, unit = [], _unit_of_all(curves)
     for name, curve in curves.items():
         (first, low), *_between, (last, high) = curve.items()
-        ends = {"low": format_bytes(low), "first": f"{first:,}", "high": format_bytes(high), "last": f"{last:,}"}
-        lines.append(_("{name}: {low} at {first}, {high} at {last}").format(name=name, **ends))
+        sizes = {"low": format_bytes(low, unit), "high": format_bytes(high, unit)}
+        lines.append(_("{name}: {low} at {first}, {high} at {last}").format(
+            name=name, first=f"{first:,}", last=f"{last:,}", **sizes
+        ))  # fmt: skip
     return _("Lines over {quantity}. {lines}.").format(quantity=quantity, lines="; ".join(lines))
+
+
+def _unit_of_all(curves: Mapping[str, Mapping[int, int]]) -> Unit:
+    return unit_for(max(size for curve in curves.values() for size in curve.values()))
 
 
 def _refuse_empty(function: str, shown: Mapping[Any, Any]) -> None:

@@ -22,7 +22,7 @@ from course_lib.errors import CourseError
 from course_lib.i18n import N_, _
 from course_lib.report import Forecast
 from course_lib.trace import Event, Trace
-from course_lib.units import GIB, Unit, format_bytes, in_unit
+from course_lib.units import Unit, format_bytes, in_unit, unit_for
 
 
 class Look(NamedTuple):
@@ -73,7 +73,7 @@ def timeline(trace: Trace, ax: Axes | None = None, card: Capacity | None = None)
     if not trace.events:
         raise CourseError("timeline: got a trace without events, expected one of a training step")
     ax, trace = ax or _new_axes(10, 4.5), _loaded_at_once(trace)
-    unit = _unit_of(max(trace.peak_bytes, card.usable_bytes if card else 0))
+    unit = unit_for(max(trace.peak_bytes, card.usable_bytes if card else 0))
     starts, shown = _starts(trace), _shown(trace)
     edges = [*(starts[i] for i in shown), starts[-1]]  # an event's height lasts until the next one
     floor = [0.0] * len(edges)
@@ -124,7 +124,7 @@ def waterfall(
     looks = looks or [RISE if size >= 0 else FALL for _, size in bars]
     levels = [0, *accumulate(size for _, size in bars)]
     highest = max(levels)
-    unit = _unit_of(max(highest, card.usable_bytes if card else 0))
+    unit = unit_for(max(highest, card.usable_bytes if card else 0))
     drawn = [(label, size, start, look) for (label, size), start, look in zip(bars, levels, looks, strict=False)]
     drawn.append((total, levels[-1], 0, TOTAL))
     for x, (_label, size, start, look) in enumerate(drawn):
@@ -172,11 +172,11 @@ def save_timeline(trace: Trace, path: str | Path, card: Capacity | None = None) 
 def alt_text(shown: Forecast | Sequence[Bar]) -> str:
     """What a picture shows, in the reader's language: of a trace's timeline, a bill's or any bars' waterfall."""
     if isinstance(shown, Sequence):
-        unit = _unit_of(max(abs(size) for _, size in shown))
+        unit = unit_for(max(abs(size) for _, size in shown))
         parts = ", ".join(f"{_(label)} {format_bytes(size, unit)}" for label, size in shown)
         total = format_bytes(sum(size for _, size in shown), unit)
         return _("Waterfall: {parts}; together {total}.").format(parts=parts, total=total)
-    unit = _unit_of(shown.peak_bytes)
+    unit = unit_for(shown.peak_bytes)
     bill = ", ".join(f"{_(account)} {format_bytes(shown.at_peak[account], unit)}" for account in ACCOUNTS)
     peak, moment = format_bytes(shown.peak_bytes, unit), _(shown.peak_moment)
     if not isinstance(shown, Trace):
@@ -193,10 +193,6 @@ def _new_axes(width_inches: float, height_inches: float) -> Axes:
     import matplotlib.pyplot as plt  # here: whoever hands in axes needs no window system
 
     return plt.subplots(figsize=(width_inches, height_inches), layout="constrained")[1]
-
-
-def _unit_of(size_bytes: int) -> Unit:
-    return "GiB" if size_bytes >= GIB else "MiB"
 
 
 def _loaded_at_once(trace: Trace) -> Trace:

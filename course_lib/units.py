@@ -22,6 +22,11 @@ def round_to_block(size_bytes: int) -> int:
     return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
+def unit_for(size_bytes: float) -> Unit:
+    """GiB, or MiB for what is smaller than one."""
+    return "GiB" if size_bytes >= GIB else "MiB"
+
+
 def in_unit(size_bytes: float, unit: Unit = "GiB") -> float:
     """``size_bytes`` as a number of ``unit``."""
     return size_bytes / _SIZES[unit]

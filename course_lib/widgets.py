@@ -5,7 +5,7 @@ lives in an HTML widget; a copy of it as it was at first is left as plain output
 read without a kernel shows no widgets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from html import escape
 from typing import Any
@@ -62,16 +62,26 @@ def bill_explorer(
     Raises:
         CourseError: no such preset, card or recipe.
     """
-    import ipywidgets
-    from IPython.display import HTML, display
-
     begin = {"model": model, "card": find_card(card).name, **_begin(vary, recipe)}
     fixed = {name: value for name, value in recipe.items() if name not in vary}
     controls = {name: _control(name, value) for name, value in begin.items()}
+    explore(controls, lambda **chosen: explain(**chosen, **fixed))
+
+
+def explore(controls: Mapping[str, Any], draw: Callable[..., str]) -> None:
+    """Show controls and what ``draw`` makes of their values, again whenever one is moved.
+
+    Args:
+        controls: widgets by the name of the argument that each of them sets.
+        draw: returns HTML.
+    """
+    import ipywidgets
+    from IPython.display import HTML, display
+
     shown = ipywidgets.HTML()
 
     def show(_change: Any = None) -> None:
-        shown.value = explain(**{name: each.value for name, each in controls.items()}, **fixed)
+        shown.value = draw(**{name: each.value for name, each in controls.items()})
 
     for each in controls.values():
         each.observe(show, "value")
