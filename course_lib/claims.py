@@ -26,9 +26,16 @@ CLAIMS = {
     "C10": N_("activations grow linearly with depth and batch, and are often half of the memory"),
     "C11": N_("checkpointing brings activation memory from O(n) to O(sqrt(n))"),
     "C12": N_("checkpointing costs 20 to 30 % of time and saves 60 to 80 % of the activations"),
-    "C16": N_("the symptoms in its table of troubles have the causes that it names"),
+    "C13": N_("accumulating N micro-batches is a batch N times as large, if the loss is divided by N"),
+    "C14": N_("24 GB for 7B: BF16 112 to 56 GB, LoRA saves 50 more, checkpointing 20 to 6, accumulation; 21 at last"),
+    "C15": N_("LoRA trains 0.5 % of the parameters: Adam takes some hundred MB in place of 56 GB"),
+    "C16": N_("six troubles and their causes: NaN, slow autocast, large loss, three ways to run out of memory"),
     "C17": N_("inference takes the weights alone"),
+    "C18": N_("8 micro-batches of 4 give the loss curve of one batch of 32"),
+    "C19": N_("batch norm's statistics follow the micro-batch, which is a reason for layer norm in large models"),
     "C20": N_("BF16 costs almost nothing, and accumulation nothing"),
+    "C21": N_("LoRA is the precondition of fine-tuning on a single card"),
+    "C22": N_("LoRA is to freeze most layers"),
 }
 
 
@@ -47,10 +54,14 @@ def judge(claim: str, cases: Mapping[str, bool]) -> None:
         known = ", ".join(CLAIMS)
         raise CourseError(f"judge: got {claim!r} with {len(cases)} cases, expected one of {known} and some case")
     print("\n" + _("claim {claim}: {text}").format(claim=claim, text=_(CLAIMS[claim])))
+    print(_("verdict: {verdict}").format(verdict=verdict_of(cases)))
+
+
+def verdict_of(cases: Mapping[str, bool]) -> str:
+    """The verdict that follows from ``cases``, in the reader's language."""
     yes, no = ("; ".join(case for case, true in cases.items() if bool(true) is wanted) for wanted in (True, False))
     if not no:
-        print(_("verdict: holds."))
-    elif not yes:
-        print(_("verdict: does not hold."))
-    else:
-        print(_("verdict: holds only in some cases. It does: {yes}. It does not: {no}.").format(yes=yes, no=no))
+        return _("holds.")
+    if not yes:
+        return _("does not hold.")
+    return _("holds only in some cases. It does: {yes}. It does not: {no}.").format(yes=yes, no=no)

@@ -23,15 +23,23 @@ def train_step(
     micro_batches: Iterable[Any],
     loss_of: LossOf,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    scaler: Any = None,
 ) -> None:
-    """One update from the mean loss of ``micro_batches``; ``loss_of(model, batch)`` is a scalar."""
+    """One update from the mean loss of ``micro_batches``; ``loss_of(model, batch)`` is a scalar.
+
+    With a GradScaler the loss is scaled, and the update skipped where gradients overflowed.
+    """
     micro_batches = list(micro_batches)
     for batch in micro_batches:
         with autocast():
             loss = loss_of(model, batch) / len(micro_batches)
-        loss.backward()
+        (scaler.scale(loss) if scaler else loss).backward()
         del loss
-    optimizer.step()
+    if scaler:
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        optimizer.step()
     optimizer.zero_grad()
 
 

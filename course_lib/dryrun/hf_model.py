@@ -28,6 +28,8 @@ def build_model(config: dict[str, Any], recipe: Recipe, layers: int) -> nn.Modul
         warnings.simplefilter("ignore")
         attention = "eager" if recipe.attention == "eager" else "sdpa"
         model = transformers.AutoModelForCausalLM.from_config(hf_config, attn_implementation=attention)
+    if getattr(model, "loss_type", None) is None:  # GPT-2's name does not say it; transformers would remark on that
+        model.loss_type = "ForCausalLM"
     model.train()
     if recipe.quant != "none":
         quantise(model, recipe)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from course_lib.accounts import Account
+from course_lib.i18n import _
 from course_lib.plots import LOOKS
 
 Pair = tuple[Sequence[float], Sequence[float]]
@@ -48,6 +49,10 @@ def relative_differences(first: Sequence[float], second: Sequence[float]) -> lis
 
 def loss_curves_text(pairs: Mapping[str, Pair], big: str, small: str) -> str:
     """The same in words, for those who cannot see it."""
-    parts = (f"{title}: {big} ends at {first[-1]:.3f}, {small} at {second[-1]:.3f}, largest relative difference "
-             f"{max(relative_differences(first, second)):.0e}" for title, (first, second) in pairs.items())  # fmt: skip
-    return "Loss curves. " + "; ".join(parts) + "."
+    part = _("{title}: {big} ends at {first:.3f}, {small} at {second:.3f}, largest relative difference {most:.0e}")
+    parts = (
+        part.format(title=title, big=big, first=first[-1], small=small, second=second[-1],
+                    most=max(relative_differences(first, second)))
+        for title, (first, second) in pairs.items()
+    )  # fmt: skip
+    return _("Loss curves. {parts}.").format(parts="; ".join(parts))
