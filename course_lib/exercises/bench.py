@@ -78,6 +78,7 @@ class Reading(NamedTuple):
     drop_gradients: bool = True  #: those of the step before
     implementation: str = "foreach"
     optimizer: str = "AdamW"
+    logits_held: bool = False  #: by a name, while the backward pass runs
 
 
 def trace_of(size: Size, recipe: str, device: str, reading: Reading = Reading()) -> Trace:  # noqa: B008
@@ -98,11 +99,11 @@ def _measured(size: Size, recipe: str, device: str, reading: Reading) -> Trace:
     optimizer = make_optimizer(model, reading)
     if reading.warm_up:
         with probe(model, optimizer):
-            _run(model, optimizer, batch, recipe, ("forward", "backward", "step"))
+            _run(model, optimizer, batch, recipe, ("forward", "backward", "step"), reading.logits_held)
     if reading.drop_gradients:
         optimizer.zero_grad()
     with probe(model, optimizer) as measured:
-        _run(model, optimizer, batch, recipe, reading.parts)
+        _run(model, optimizer, batch, recipe, reading.parts, reading.logits_held)
     return measured.trace
 
 
@@ -140,11 +141,16 @@ def make_optimizer(model: nn.Module, reading: Reading) -> Any:
     return torch.optim.AdamW(model.parameters(), lr=1e-3, **flags)
 
 
-def _run(model: nn.Module, optimizer: Any, batch: Batch, recipe: str, parts: tuple[str, ...]) -> None:
+def _run(
+    model: nn.Module, optimizer: Any, batch: Batch, recipe: str, parts: tuple[str, ...], logits_held: bool = False
+) -> None:
     tokens, targets = batch
     where = "cpu" if tokens.device.type == "cpu" else "cuda"
     with torch.autocast(where, dtype=torch.bfloat16, enabled=recipe in ("amp-bf16", AMP_OVER_BF16)):
-        loss = next_token_loss(model(tokens), targets)
+        logits = model(tokens)
+        loss = next_token_loss(logits, targets)
+    if not logits_held:
+        del logits
     if "backward" in parts:
         loss.backward()
     del loss

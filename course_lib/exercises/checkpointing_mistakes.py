@@ -11,27 +11,27 @@ from course_lib.exercises.judge import ANYTHING, Facts, Mistake, Near, Raised
 from course_lib.i18n import N_
 
 ROOM = 0.02
-RETURNS = "what checkpoint_blocks(model) returns"
-LOSS = "loss with every=1, against the plain model"
-GRADIENTS = "gradients with every=1, against the plain model"
-RUNS = "runs of each block in a training step"
-DROPOUT = "gradients with dropout and the same seed, against the plain model"
-FROZEN = "gradients with a frozen embedding, against the plain model"
-RUNS_EVAL = "runs of each block in a step in eval mode"
-RUNS_AGAIN = "runs of each block after eval() and train()"
-RUNS_LATER = "runs of each block when checkpoint_blocks saw the model in eval mode, and train() came after it"
-EVAL_LOSS = "loss in eval mode, against the plain model"
-KEYS = "state_dict keys"
+RETURNS = N_("what checkpoint_blocks(model) returns")
+LOSS = N_("loss with every=1, against the plain model")
+GRADIENTS = N_("gradients with every=1, against the plain model")
+RUNS = N_("runs of each block in a training step")
+DROPOUT = N_("gradients with dropout and the same seed, against the plain model")
+FROZEN = N_("gradients with a frozen embedding, against the plain model")
+RUNS_EVAL = N_("runs of each block in a step in eval mode")
+RUNS_AGAIN = N_("runs of each block after eval() and train()")
+RUNS_LATER = N_("runs of each block when checkpoint_blocks saw the model in eval mode, then came train()")
+EVAL_LOSS = N_("loss in eval mode, against the plain model")
+KEYS = N_("state_dict keys")
 KEPT, EVERY = "kept for the backward pass", "every="
 LESSON = "03_checkpointing"
 
 
 def kept(every: int) -> str:
-    return f"{KEPT} with every={every}, in block inputs"
+    return N_("kept for the backward pass with every={}, in block inputs").format(every)
 
 
 def loss_of(every: int) -> str:
-    return f"{EVERY}{every}: loss, against the plain model"
+    return N_("every={}: loss, against the plain model").format(every)
 
 
 def refused(every: int) -> str:

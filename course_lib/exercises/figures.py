@@ -29,7 +29,8 @@ def static_and_peak(static: Mapping[str, Mapping[str, int]], peaks: Mapping[str,
             axes.annotate(f"{height:,.0f}", (place, height), (0, 3), textcoords="offset points", ha="center")
     half = peaks["fp32"] / MIB / 2
     axes.axhline(half, color="0.3", linewidth=1, linestyle="--")
-    axes.annotate("half of the fp32 peak", (len(peaks) - 0.5, half), (0, 3), textcoords="offset points", ha="right")
+    axes.set_xlim(-0.6, len(peaks) + 0.3)  # room beside the bars
+    axes.annotate("half of the\nfp32 peak", (len(peaks) + 0.3, half), (0, 3), textcoords="offset points", ha="right")
     axes.set_xticks(range(len(peaks)), list(peaks))
     axes.set_ylabel("memory in MiB")
     axes.spines[["top", "right"]].set_visible(False)

@@ -8,6 +8,7 @@ named; if none or several do, the test does not guess and gives the usual causes
 
 import linecache
 import math
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -79,6 +80,7 @@ class Promise:
     facts: Callable[[str], bool]  #: which of the observed facts it is about
     usual: str
     where: str
+    tells: bool = True  #: whether the message says what would be right; off where that is the student's own answer
 
 
 class Broken(Unsolved):
@@ -107,7 +109,8 @@ def judge(promise: Promise, came: Facts, right: Facts, mistakes: Sequence[Mistak
         return
     refuse_stubs(promise.what, *(came[fact] for fact in asked))
     lines = [f"✗ {promise.what}"]
-    lines += [_("{fact}: expected {right}, got {came}").format(fact=_(fact), right=show(right[fact], came[fact]),
+    line = _("{fact}: expected {right}, got {came}") if promise.tells else _("{fact}: {came} is not right")
+    lines += [line.format(fact=_told_fact(fact), right=show(right[fact], came[fact]),
               came=show(came[fact], right[fact])) for fact in broken[:_SHOWN]]  # fmt: skip
     if len(broken) > _SHOWN:
         lines.append(_("and {count} more").format(count=len(broken) - _SHOWN))
@@ -119,6 +122,13 @@ def judge(promise: Promise, came: Facts, right: Facts, mistakes: Sequence[Mistak
         lines.append(_("The usual cause is: {usual}").format(usual=_(promise.usual)))
         lines.append(_("Explained in: {where}").format(where=promise.where))
     raise Broken("\n  ".join(lines), found.name if found else None)
+
+
+def _told_fact(fact: str) -> str:
+    """A fact's name in the reader's language; the catalogue holds it with braces in place of its numbers."""
+    template = re.sub(r"(?<![\w.])-?\d+(?![\w.])", "{}", fact)
+    told = _(template)
+    return told.format(*re.findall(r"(?<![\w.])-?\d+(?![\w.])", fact)) if told != template else _(fact)
 
 
 def refuse_stubs(what: str, *values: Any) -> None:
@@ -200,6 +210,8 @@ def show(value: Any, other: Any = None) -> str:
         return "{" + ", ".join(f"{key}: {show(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(show(each) for each in value) + "]"
+    if isinstance(value, str):
+        return _(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if unit == "B" and abs(value) >= MIB / 100:

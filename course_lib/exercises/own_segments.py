@@ -55,7 +55,7 @@ def check_own_bytes(config: Any, batch: Any, length: Any, boundary_bytes: Any, i
         _("your model"), lambda fact: True,
         N_("a boundary that is not one [batch, length, width] tensor in FP32, or an inside that was read off one "
            "model alone. inside = kept with two blocks − kept with one − boundary"),
-        LESSON,
+        LESSON, tells=False,
     )  # fmt: skip
     right = {"my_boundary_bytes": boundary, "my_inside_bytes": Near(inside, ROOM, "B")}
     case = {"my_boundary_bytes": boundary, "my_inside_bytes": inside, "batch": batch}
@@ -75,7 +75,7 @@ def check_own_every(
         _("your segment length"), lambda fact: True,
         N_("another K than the formula's, or a reason that belongs to another K. Put your layers and both byte "
            "figures into best_every; A says why it can be 1, B why it can be more"),
-        LESSON,
+        LESSON, tells=False,
     )  # fmt: skip
     right = {"my_every": best, "reason": "A" if best == 1 else "B"}
     judge(promise, {"my_every": every, "reason": reason}, right, EVERY)

@@ -8,7 +8,7 @@ import torch
 
 from course_lib.accounts import Moment
 from course_lib.dryrun.grow import at_depth
-from course_lib.exercises.judge import Broken, Mistake, Near, Promise, judge
+from course_lib.exercises.judge import Broken, Mistake, Near, Promise, judge, refuse_stubs
 from course_lib.i18n import N_, _
 from course_lib.models import GPT, GPTConfig, next_token_loss
 from course_lib.probe import probe
@@ -61,7 +61,7 @@ def check_own_peaks(
         _("your configuration"), lambda fact: True,
         N_("other sizes than those in the cell, or another unit. Measure with trace_of(...), divide the bytes by "
            "2**30; an fp32 gradient has 4 bytes for each parameter"),
-        LESSON,
+        LESSON, tells=False,
     )  # fmt: skip
     judge(promise, came, right, PEAKS, ({name: near.value for name, near in right.items()}, steps))
 
@@ -75,7 +75,7 @@ def check_own_reason(config: Any, batch: Any, length: Any, steps: Any, reason: A
         lambda fact: True,
         N_("a reason that belongs to another moment of the update. Ask which accounts are alive at the peak with "
            "accumulation, and whether a smaller micro-batch makes any of them smaller"),
-        LESSON,
+        LESSON, tells=False,
     )  # fmt: skip
     judge(promise, {"reason": reason}, {"reason": right}, REASON)
 
@@ -89,6 +89,7 @@ def _own(config: Any, batch: Any, length: Any, steps: Any) -> tuple[Trace, Trace
     def refuse(what: str) -> None:
         raise Broken(f"✗ {what}")
 
+    refuse_stubs(_("your configuration"), config, batch, length, steps)
     if not isinstance(config, GPTConfig) or not all(type(each) is int and each > 0 for each in (batch, length, steps)):
         refuse(_("expected my_config = GPTConfig(...), my_batch, my_length and my_steps whole numbers from 1; got "
                  "{came}").format(came=(config, batch, length, steps)))  # fmt: skip
@@ -96,7 +97,9 @@ def _own(config: Any, batch: Any, length: Any, steps: Any) -> tuple[Trace, Trace
         refuse(_("this is the example's configuration: change at least the number of layers or the width"))
     if steps < 2 or config.layers > 24 or length > config.block_size or steps * batch * length > 2**17:
         refuse(_("expected my_steps from 2, at most 24 layers, 131,072 tokens in an update, and my_length at most "
-                 "block_size"))  # fmt: skip
+                 "block_size; got {steps} steps, {layers} layers, {tokens:,} tokens, my_length {length} with "
+                 "block_size {block}").format(steps=steps, layers=config.layers, tokens=steps * batch * length,
+                                              length=length, block=config.block_size))  # fmt: skip
     with torch.device("meta"):
         count = sum(parameter.numel() for parameter in GPT(config).parameters())
     if not 10**6 <= count <= 10**10:

@@ -15,7 +15,7 @@ from course_lib.exercises.bench import (
     on_pretend_card,
     peak_of,
 )
-from course_lib.exercises.judge import Facts, Later, Mistake, Near
+from course_lib.exercises.judge import ANYTHING, Facts, Later, Mistake, Near, Raised
 from course_lib.i18n import N_
 from course_lib.units import GB, GIB, MB, MIB
 
@@ -109,7 +109,19 @@ def _in_units(case: Asked) -> Iterator[Facts]:
         yield {fact: Near(_right_peak(size, device) / unit, ROOM) for fact, (size, device) in case.facts.items()}
 
 
+def _outside_a_probe(case: Asked) -> Iterator[Facts]:
+    told = {fact: came for fact, came in case.came.items()
+            if isinstance(came, Raised) and "autocast device_type 'meta'" in came.text}  # fmt: skip
+    if told:
+        yield {fact: told.get(fact, ANYTHING) if "meta" in fact or fact == OPTIMIZER else value
+               for fact, value in case.came.items()}  # fmt: skip
+
+
+_OUTSIDE = N_("a step ran outside of a probe, where PyTorch knows no autocast for meta tensors. Put every step into "
+              "`with probe(model, optimizer):`, the first one, too")  # fmt: skip
+
 PEAK = (
+    Mistake("step-outside-a-probe", _OUTSIDE, "01_ledger", _outside_a_probe),
     Mistake("before-the-optimizer",
             N_("the peak was read before Adam's state existed: it appears in the first step(). Run one whole step "
                "first, then measure the second"),
@@ -190,6 +202,7 @@ _END_OF_STEP, _NOT_BYTES, _NEVER_RESET = (
 )
 
 RECIPE = (
+    Mistake("step-outside-a-probe", _OUTSIDE, "01_ledger", _outside_a_probe),
     Mistake("half-called-autocast",
             N_("the model itself was cast for amp-bf16. That is the other recipe: autocast leaves the weights in "
                "FP32 and casts copies. Leave the model alone and run forward and loss inside torch.autocast"),

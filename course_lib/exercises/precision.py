@@ -12,7 +12,7 @@ from torch import nn
 from course_lib.accounts import Moment
 from course_lib.exercises import peak_mistakes
 from course_lib.exercises import precision_mistakes as mistakes
-from course_lib.exercises.bench import RECIPES, Size, on_pretend_card, peak_of, trace_of, wide_and_long
+from course_lib.exercises.bench import RECIPES, Reading, Size, on_pretend_card, peak_of, trace_of, wide_and_long
 from course_lib.exercises.judge import Broken, Near, Promise, Raised, judge, observe, refuse_stubs, same
 from course_lib.exercises.pretend_card import pretend_card
 from course_lib.exercises.witness import MeasurePeak, Seen, Witness
@@ -175,20 +175,29 @@ def check_verdict(verdict: Callable[..., Any], numbers: tuple[int, ...] = (1000,
 def check_own_peaks(config: Any, batch: Any, length: Any, fp32_gib: Any, amp_gib: Any) -> None:
     """The two peaks of the student's own configuration, in GiB."""
     size = _own_size(config, batch, length)
-    right = {recipe: Near(peak_of(size, recipe, "meta") / GIB, ROOM, "GiB") for recipe in ("fp32", "amp-bf16")}
+    came = {"fp32": fp32_gib, "amp-bf16": amp_gib}
+    refuse_stubs(_("your configuration"), *came.values())
+    right = _own_peaks(size, Reading())
+    if not same(came, right):  # whether a step keeps a name on its logits is the student's choice
+        held = _own_peaks(size, Reading(logits_held=True))
+        right = held if same(came, held) else right
     promise = Promise(
         _("your configuration"), lambda fact: True,
         N_('other sizes than those in the cell, or another unit. Measure your configuration on "meta" with your own '
            "measure_peak, and divide the bytes by 2**30"),
-        "02_mixed_precision",
+        "02_mixed_precision", tells=False,
     )  # fmt: skip
     judge(
         promise,
-        {"fp32": fp32_gib, "amp-bf16": amp_gib},
+        came,
         right,
         mistakes.OWN,
         {name: near.value for name, near in right.items()},
     )
+
+
+def _own_peaks(size: Size, reading: Reading) -> dict[str, Near]:
+    return {recipe: Near(peak_of(size, recipe, "meta", reading) / GIB, ROOM, "GiB") for recipe in ("fp32", "amp-bf16")}
 
 
 def check_own_reason(config: Any, batch: Any, length: Any, reason: Any) -> None:
@@ -203,7 +212,7 @@ def check_own_reason(config: Any, batch: Any, length: Any, reason: Any) -> None:
         lambda fact: True,
         N_("a reason that belongs to another moment of the step. Ask which accounts are alive at the fp32 peak, and "
            "which of them autocast makes smaller"),
-        "02_mixed_precision",
+        "02_mixed_precision", tells=False,
     )  # fmt: skip
     judge(promise, {"reason": reason}, {"reason": right}, mistakes.REASON)
 
@@ -225,7 +234,9 @@ def _own_size(config: Any, batch: Any, length: Any) -> Size:
     if config == EXAMPLE:
         refuse(_("this is the example's configuration: change at least the number of layers or the width"))
     if config.layers > 24 or length > config.block_size or batch * length > 2**17:
-        refuse(_("expected at most 24 layers, 131,072 tokens in a batch, and my_length at most block_size"))
+        refuse(_("expected at most 24 layers, 131,072 tokens in a batch, and my_length at most block_size; got "
+                 "{layers} layers, {tokens:,} tokens, my_length {length} with block_size {block}").format(
+            layers=config.layers, tokens=batch * length, length=length, block=config.block_size))  # fmt: skip
     size = Size("yours", config, batch, length)
     if not 10**6 <= size.parameters <= 10**10:
         refuse(_("expected between a million and ten billion parameters, got {count:,}").format(count=size.parameters))

@@ -36,11 +36,15 @@ STATIC = (
     Mistake("autocast-stores-16-bit",
             N_("you let autocast store 16-bit numbers. It casts copies for single operations; what is stored "
                "(weights, gradients, Adam's moments) stays FP32. Give amp-bf16 the bytes of fp32"),
-            "02_mixed_precision", _stored(["amp-bf16"], (2, 2, 4), (2, 2, 8), (2, 4, 8), (2, 2, 12), (4, 2, 8))),
+            "02_mixed_precision", _stored(["amp-bf16"], (2, 2, 4), (2, 2, 8), (2, 4, 8), (2, 2, 12))),
     Mistake("cast-copies-are-stored",
             N_("you counted autocast's cast copies of the weights as stored. They are temporary: they go when the "
                "region and its backward pass end"),
             "02_mixed_precision", _stored(["amp-bf16"], (6, 4, 8), (6, 6, 8))),
+    Mistake("gradients-in-16-bit",
+            N_("you gave amp-bf16 16-bit gradients. A gradient has the type of its weight, and autocast leaves the "
+               "weights in FP32: 4 bytes"),
+            "02_mixed_precision", _stored(["amp-bf16"], (4, 2, 8), (4, 2, 4))),
     Mistake("one-moment",
             N_("Adam keeps two numbers for each parameter, the mean of its gradient and the mean of its square; you "
                "counted one. Count both"),
@@ -51,10 +55,11 @@ STATIC = (
                "moments or copies belong to another layout (master weights)"),
             "01_ledger", _stored(["bf16"], (2, 2, 8), (2, 4, 8), (2, 2, 12), (2, 4, 12))),
     Mistake("unknown-recipe-taken",
-            N_('an unknown recipe must not get an answer that looks right: raise ValueError with a message'),
+            N_("an unknown recipe must end in a ValueError: ask for it before anything else, and raise ValueError with "
+               "a message"),
             "01_ledger", lambda case: ({'static_bytes(1000, "int3")': answer} for answer in (
                 *({name: each * 1000 for name, each in zip(case[1], layout, strict=True)}
-                  for layout in ((4, 4, 8), (2, 2, 4))), None, {}, Raised("KeyError")))),
+                  for layout in ((4, 4, 8), (2, 2, 4))), None, {}, Raised("KeyError"), Raised("UnboundLocalError")))),
 )  # fmt: skip
 
 

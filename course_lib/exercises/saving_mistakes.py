@@ -43,6 +43,11 @@ COMPARE = (
     Mistake("without-over-with",
             N_("divided the wrong way round: 1 − with ÷ without"),
             LESSON, _figures(SAVING, lambda plain, other: 1 - plain.saved_bytes / other.saved_bytes)),
+    Mistake("percent-for-fraction",
+            N_("these are per cent. Return fractions: 0.9, not 90"),
+            LESSON, lambda cases: (
+                {figure_of(key, every, bed): Near(100 * case.figures[key], ROOM) for every, bed, case in cases}
+                for key in (SAVING, FLOPS))),
     Mistake("weights-counted",
             N_("the weights are counted: a linear layer saves its weight for the backward pass, but that is there "
                "anyway. Leave out storages that belong to parameters"),

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.exercises import checkpointing_mistakes as names
 from course_lib.exercises.judge import Facts, Near, Raised, observe, one_thread
+from course_lib.i18n import N_
 from course_lib.models import GPT, GPTConfig, next_token_loss
 from course_lib.probe import probe
 
@@ -64,8 +65,8 @@ class Bed:
         """What the facts of a right answer are."""
         twice, once = [2] * self.blocks, [1] * self.blocks
         return {
-            names.RETURNS: "the model itself",
-            names.LOSS: "equal",
+            names.RETURNS: N_("the model itself"),
+            names.LOSS: N_("equal"),
             names.GRADIENTS: "equal",
             names.RUNS: twice,
             **{names.kept(every): Near(math.ceil(self.blocks / every), names.ROOM) for every in EVERY},
@@ -78,7 +79,7 @@ class Bed:
             names.RUNS_AGAIN: twice,
             names.RUNS_LATER: twice,
             names.EVAL_LOSS: "equal",
-            names.KEYS: "unchanged",
+            names.KEYS: N_("unchanged"),
         }
 
     # --- what came ----------------------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ class Bed:
             facts[names.loss_of(every)] = observe(self._loss, checkpoint_blocks, every)
         for every in (0, -1):
             answer = observe(checkpoint_blocks, self.fresh(), every)
-            facts[names.refused(every)] = answer if isinstance(answer, Raised) else "an answer"
+            facts[names.refused(every)] = answer if isinstance(answer, Raised) else N_("an answer")
         facts[names.DROPOUT] = observe(self._gradients, checkpoint_blocks, dropout=0.25)
         facts[names.FROZEN] = observe(self._gradients, checkpoint_blocks, frozen=True)
         facts[names.RUNS_EVAL] = observe(self._runs, checkpoint_blocks, "eval")
@@ -115,12 +116,12 @@ class Bed:
     def _returns(self, checkpoint_blocks: Callable[..., Any]) -> str:
         model = self.fresh()
         returned = checkpoint_blocks(model)
-        return "the model itself" if returned is model else "None" if returned is None else "another object"
+        return "the model itself" if returned is model else "None" if returned is None else N_("another object")
 
     def _loss(self, checkpoint_blocks: Callable[..., Any], every: int, training: bool = True) -> str:
         plain = _step(self.fresh().train(training), self.batch, backward=False)
         model = _applied(checkpoint_blocks, self.fresh(), every).train(training)
-        return "equal" if torch.equal(_step(model, self.batch, backward=False), plain) else "different"
+        return "equal" if torch.equal(_step(model, self.batch, backward=False), plain) else N_("different")
 
     def _gradients(self, checkpoint_blocks: Callable[..., Any], dropout: float = 0.0, frozen: bool = False) -> str:
         plain, model = self.fresh(dropout), self.fresh(dropout)
@@ -137,7 +138,7 @@ class Bed:
             if one.grad is not None
         ]
         if any(came is None for _, came in pairs):
-            return "some are None"
+            return N_("some are None")
         return "equal" if all(torch.equal(right, came) for right, came in pairs if came is not None) else "different"
 
     def _runs(self, checkpoint_blocks: Callable[..., Any], *modes: str, wrapped_in: str = "train") -> list[int]:
@@ -165,7 +166,7 @@ class Bed:
 
     def _keys(self, checkpoint_blocks: Callable[..., Any]) -> str:
         plain, model = self.fresh(), _applied(checkpoint_blocks, self.fresh(), 1)
-        return "unchanged" if list(plain.state_dict()) == list(model.state_dict()) else "renamed"
+        return "unchanged" if list(plain.state_dict()) == list(model.state_dict()) else N_("renamed")
 
     @cached_property
     def _outside(self) -> int:

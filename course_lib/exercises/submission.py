@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class Report:
 
     broken: list[str] = field(default_factory=list)
     undone: list[str] = field(default_factory=list)  #: grade ids of answers that are still the stub
+    failed: list[str] = field(default_factory=list)  #: grade ids of tests that ended in an error when they last ran
 
 
 def examine(notebook: Mapping[str, Any], unit: str) -> Report:
@@ -47,6 +49,8 @@ def examine(notebook: Mapping[str, Any], unit: str) -> Report:
         text = "".join(cell["source"])
         if grading.get("solution") and (STUB in text or text.strip() == WRITTEN_STUB):
             report.undone.append(grade_id)
+        if any(output.get("output_type") == "error" for output in cell.get("outputs", [])):
+            report.failed.append(grade_id)
     missing = [grade_id for grade_id in CELLS[unit] if not found[grade_id]]
     if len(missing) == len(CELLS[unit]):
         report.broken.append(_("this is not the notebook of {unit}, or all its grading metadata is lost: open the "
@@ -78,11 +82,10 @@ def prepare(unit: str, notebook: str | None = None) -> None:
         if content and path and path.name != f"{unit}.ipynb":
             shutil.copyfile(path, f"{unit}.ipynb")
         if path and content:
-            print(
-                _("Looked at {path}, as it was last saved: save first (Ctrl+S), then run this cell again.").format(
-                    path=path
-                )
-            )
+            when = datetime.fromtimestamp(path.stat().st_mtime)
+            looked = _("Looked at {path} as it was saved at {when:%H:%M:%S}. Changed something since? Save it (Ctrl+S) "
+                       "and run this cell again.")  # fmt: skip
+            print(looked.format(path=path, when=when))
     if content is None:
         _say_manual_way(unit)
         return
@@ -90,19 +93,25 @@ def prepare(unit: str, notebook: str | None = None) -> None:
     for line in report.broken:
         print(f"✗ {line}")
     if report.undone:
-        print(_("Not answered yet: {cells}").format(cells=", ".join(report.undone)))
+        print("✗ " + _("Not answered yet: {cells}. In each of them put your answer in place of all that stands for it, "
+                       "{stub} included.").format(cells=", ".join(report.undone), stub=STUB))  # fmt: skip
+    if failed := [grade_id for grade_id in report.failed if grade_id not in report.undone]:
+        print("✗ " + _("These tests failed when you last ran them: {cells}").format(cells=", ".join(failed)))
     if report.broken:
         return
     if "google.colab" in sys.modules and notebook is None:
         _hand_over(unit, content)
-    print("✓ " + _("Hand in the file {name}; keep this name.").format(name=f"{unit}.ipynb"))
+    hand_in = _("Hand in the file {name}; keep this name.").format(name=f"{unit}.ipynb")
+    print(_("It can be handed in as it is, for part of the points. {hand_in}").format(hand_in=hand_in)
+          if report.undone or report.failed else f"✓ {hand_in}")  # fmt: skip
 
 
 def _open_notebook(unit: str) -> Path | None:
     """The notebook's file, as far as Jupyter or the working directory say."""
     said = os.environ.get("JPY_SESSION_NAME", "")
-    candidates = [said, Path(said).name, f"{unit}.ipynb"] if said.endswith(".ipynb") else [f"{unit}.ipynb"]
-    return next((Path(each) for each in candidates if Path(each).is_file()), None)
+    candidates = [Path(said), Path(Path(said).name)] if said.endswith(".ipynb") else []
+    copies = sorted(Path().glob(f"{unit}*.ipynb"), key=lambda path: -path.stat().st_mtime)
+    return next((each for each in (*candidates, Path(f"{unit}.ipynb"), *copies) if each.is_file()), None)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

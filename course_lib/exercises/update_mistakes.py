@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from course_lib.exercises.accumulation_mistakes import CALL, LESSON, near
-from course_lib.exercises.gradient_mistakes import DIVISIONS, against, combined, tokens_in
-from course_lib.exercises.judge import Facts, Mistake, Near, Raised
+from course_lib.exercises.gradient_mistakes import DIVISIONS, RIGHT_GRADIENT, against, combined, tokens_in
+from course_lib.exercises.judge import Facts, Mistake, Near, Raised, same
 from course_lib.exercises.watched_training import Bench
 from course_lib.i18n import N_
 
@@ -123,9 +123,8 @@ def _scaled(case: Scaled, gradient: Tensor, **more: Any) -> Facts:
 
 
 def _unscaled_twice(case: Scaled) -> Iterator[Facts]:
-    told = case.came.get(CALL)
-    if isinstance(told, Raised) and "unscale_() has already" in told.text:
-        yield {CALL: told, **_as_it_came(case)}
+    if _told(case, "unscale_() has already") and not _first_is_right(case):
+        yield {CALL: case.came[CALL], **_as_it_came(case)}
     limited = clip(case.plain / case.scale, case.limit) if case.limit else case.plain / case.scale
     yield _scaled(case, limited)
 
@@ -134,18 +133,34 @@ def _past_the_scaler(case: Scaled) -> Iterator[Facts]:
     if not case.scaled_losses:
         return
     long = case.plain * case.scale
-    told = case.came.get(CALL)
-    if isinstance(told, Raised) and "No inf checks" in told.text:
-        yield {CALL: told, SCALED: case.came.get(SCALED), **_as_it_came(case)}
+    no_update_before = SCALED not in case.came
+    if _told(case, "No inf checks") and not (no_update_before and _told(case, "prior to update")):
+        yield {CALL: case.came[CALL], SCALED: case.came.get(SCALED), **_as_it_came(case)}
+    if _told(case, "unscale_() has already") and _first_is_right(case):
+        yield {CALL: case.came[CALL], **_as_it_came(case)}
     for gradient in (case.right, long, clip(long, case.limit) if case.limit else long):
         for scale in (1.0, 0.5):
             yield {SCALED: against(gradient, case.right), OVERFLOW_UPDATES: case.updates, OVERFLOW_SCALE: Near(scale)}
 
 
 def _update_left_out(case: Scaled) -> Iterator[Facts]:
+    if _told(case, "step() has already") or _told(case, "called after step()"):
+        yield {CALL: case.came[CALL], **_as_it_came(case)}
+
+
+def _update_too_often(case: Scaled) -> Iterator[Facts]:
+    if _told(case, "prior to update") and SCALED not in case.came:
+        yield {CALL: case.came[CALL], **_as_it_came(case)}
+
+
+def _told(case: Scaled, words: str) -> bool:
+    """Whether the scaler complained with these words (torch/amp/grad_scaler.py)."""
     told = case.came.get(CALL)
-    if isinstance(told, Raised) and ("step() has already" in told.text or "called after step()" in told.text):
-        yield {CALL: told, **_as_it_came(case)}
+    return isinstance(told, Raised) and words in told.text
+
+
+def _first_is_right(case: Scaled) -> bool:
+    return SCALED in case.came and same(case.came[SCALED], RIGHT_GRADIENT)
 
 
 def _as_it_came(case: Scaled) -> Facts:
@@ -171,12 +186,17 @@ SCALER = (
                 {OVERFLOW_UPDATES: case.updates, OVERFLOW_SCALE: Near(1.0)},)),
     Mistake("past-the-scaler",
             N_("optimizer.step() was called past the scaler, so gradients that are scaled or infinite reach the "
-               "weights. Call scaler.step(optimizer), which leaves the update out when a gradient is infinite"),
+               "weights. Call scaler.step(optimizer), which leaves the update out when a gradient is infinite, then "
+               "scaler.update()"),
             SCALER_LESSON, _past_the_scaler),
     Mistake("scaler-update-left-out",
             N_("scaler.update() is missing. Call it once per update, after scaler.step(optimizer); it halves the "
                "scale after an overflow"),
             SCALER_LESSON, _update_left_out),
+    Mistake("scaler-update-too-often",
+            N_("scaler.update() runs before there is an update to judge. Call it once per update, after "
+               "scaler.step(optimizer), not after each micro-batch"),
+            SCALER_LESSON, _update_too_often),
     Mistake("entry-scaled",
             N_("the entries carry the scale. Read the loss before it is scaled"),
             SCALER_LESSON, lambda case: ({SCALED_ENTRIES: near(entry * case.scale for entry in case.entries)},)),

@@ -20,7 +20,7 @@
 #
 # ## How to work
 #
-# - Each step has a cell for your code, with a stub that you replace, and below it a cell with tests. Run both. A test that fails says what was expected, what came, and what the usual cause is.
+# - Each step has a cell for your code, with a stub that you replace (all of it, `raise NotImplementedError()` included), and below it a cell with tests. Run both. A test that fails says what was expected, what came, and what the usual cause is.
 # - When your work is graded, hidden tests check the same promises on other models, sizes and seeds. Each test cell earns its points on its own.
 # - One answer is in words and is marked by a person. The last part runs on a graphics card, if you have one; it earns no points.
 # - Both editions, English and Chinese, are graded alike.
@@ -30,7 +30,7 @@
 #
 # *20 分 · 难度 2/5 · 重要性 5/5 · 60 到 90 分钟 · 任何机器都行，不需要显卡 · 学完 01、02 两课再做*
 #
-# **做完之后，你说得清**：16 位的训练方式让哪些字节减半、哪些不减；怎样测峰值，测出来的数才可信；为什么混合精度有时一点也不省。
+# **做完之后，你能说清**：16 位的训练方式让哪些字节减半、哪些不减；怎样测峰值，测出来的数才可信；为什么混合精度有时一点也不省。
 #
 # ## 一张让人意外的表
 #
@@ -47,7 +47,7 @@
 #
 # ## 怎么做
 #
-# - 每一步都有一个写代码的单元（把里面的占位代码换成你的），下面跟着一个测试单元，两个都要运行。测试不通过时会告诉你：应该是多少，得到的是多少，常见原因是什么。
+# - 每一步都有一个写代码的单元（把里面的占位代码换成你的，连 `raise NotImplementedError()` 一起），下面跟着一个测试单元，两个都要运行。测试不通过时会告诉你：应该是多少，得到的是多少，常见原因是什么。
 # - 批改时，隐藏测试会换别的模型、别的尺寸、别的随机种子，检查同样的要求。每个测试单元各算各的分。
 # - 有一题用文字回答，由人来批。最后一部分在显卡上跑，有显卡就做，不计分。
 # - 中文版和英文版的评分完全一样。
@@ -136,11 +136,11 @@ precision.check_static(static_bytes, ("amp-bf16",), sizes=(1, 124_439_808, 6_738
 # 2. **The optimizer is `torch.optim.AdamW(model.parameters(), foreach=True)`**: what PyTorch takes on a card. On the CPU its default is another.
 # 3. **Nothing older counts.** The model comes from `make_model()` once per call; no copy of it, no earlier model is alive while the step is measured. An earlier, higher peak must not show.
 #
-# What you are given: `make_model()` is a fresh FP32 model on `device`, `make_batch()` a pair `(tokens, targets)` there. `model(tokens)` gives logits, `next_token_loss(logits, targets)` the loss. `device` is `"cpu"`, `"meta"` or `"cuda"`; `torch.device(device).type` is the word that autocast wants.
+# What you are given: `make_model()` is a fresh FP32 model on `device`, `make_batch()` a pair `(tokens, targets)` there. `next_token_loss(model(tokens), targets)` is the loss; logits that have a name of their own stay alive as long as the name does, and count. `device` is `"cpu"`, `"meta"` or `"cuda"`; `torch.device(device).type` is the word that autocast wants.
 #
 # How to measure:
 #
-# - on `cpu` and `meta` with the course's probe, which wants the optimizer, too. `meta` tensors have sizes but no memory: the step behaves there as on a card. Run **every** step of a meta model inside a probe, and write autocast out as `torch.autocast(…)`, since outside of a probe PyTorch knows no autocast for `meta`.
+# - on `cpu` and `meta` with the course's probe, which wants the optimizer, too. `meta` tensors have sizes but no memory: the step behaves there as on a card. Run **every** step of a meta model inside a probe, and call it `torch.autocast(…)`, not by a name imported from torch, since outside of a probe PyTorch knows no autocast for `meta`.
 #
 # ```python
 # with probe(model, optimizer) as measured:
@@ -159,11 +159,11 @@ precision.check_static(static_bytes, ("amp-bf16",), sizes=(1, 124_439_808, 6_738
 # 2. **优化器用 `torch.optim.AdamW(model.parameters(), foreach=True)`**：PyTorch 在显卡上就是这样做的，在 CPU 上默认却是另一种。
 # 3. **旧东西不算。** 每次调用只用 `make_model()` 造一个模型；量的时候，它的副本、以前的模型都不能还活着。以前更高的峰值也不能混进来。
 #
-# 给你的东西：`make_model()` 返回 `device` 上一个全新的 FP32 模型，`make_batch()` 返回那里的一对 `(tokens, targets)`。`model(tokens)` 得到 logits，`next_token_loss(logits, targets)` 得到损失。`device` 是 `"cpu"`、`"meta"` 或 `"cuda"`；autocast 要的设备名是 `torch.device(device).type`。
+# 给你的东西：`make_model()` 返回 `device` 上一个全新的 FP32 模型，`make_batch()` 返回那里的一对 `(tokens, targets)`。`next_token_loss(model(tokens), targets)` 是损失；要是给 logits 单独起了名字，名字在多久，它就占多久，会算进峰值。`device` 是 `"cpu"`、`"meta"` 或 `"cuda"`；autocast 要的设备名是 `torch.device(device).type`。
 #
 # 怎么量：
 #
-# - 在 `cpu` 和 `meta` 上用本课程的探针，要把优化器也交给它。`meta` 张量只有尺寸、没有内存，但训练步的行为和在显卡上一样。meta 模型的**每一步**都要放在探针里跑，并且要写成 `torch.autocast(…)`，因为在探针之外 PyTorch 没有 `meta` 的 autocast。
+# - 在 `cpu` 和 `meta` 上用本课程的探针，要把优化器也交给它。`meta` 张量只有尺寸、没有内存，但训练步的行为和在显卡上一样。meta 模型的**每一步**都要放在探针里跑，并且要写成 `torch.autocast(…)`，不要从 torch 里单独导入，因为在探针之外 PyTorch 没有 `meta` 的 autocast。
 #
 # ```python
 # with probe(model, optimizer) as measured:
@@ -327,7 +327,7 @@ show(static_and_peak(static, peaks), static_and_peak_text(static, peaks))
 # %% [markdown] lang="en"
 # ## 4 · Your own configuration (3 points)
 #
-# Choose a model and a batch that **you** would train: other sizes than the example's, between a million and ten billion parameters, at most 24 layers and 131,072 tokens in a batch. Measure it on `meta` with `peaks_of(my_config, my_batch, my_length)` in a cell of your own, and write down both peaks in **GiB** with three significant digits.
+# Choose a model and a batch that **you** would train: other sizes than the example's, between a million and ten billion parameters, at most 24 layers and 131,072 tokens in a batch, `my_length` at most the model's `block_size`. Measure it on `meta` with `peaks_of(my_config, my_batch, my_length)` in a cell of your own, and write down both peaks in **GiB** with three significant digits.
 #
 # Then say why autocast lowers this peak, or does not. Choose a letter; the right one depends on your configuration:
 #
@@ -336,12 +336,12 @@ show(static_and_peak(static, peaks), static_and_peak_text(static, peaks))
 # - **C** – Autocast halves everything that is stored, and so the peak.
 # - **D** – Autocast adds 16-bit copies of the weights, and they outweigh what it saves.
 #
-# To see where a peak falls, look at what a step leaves behind: `measured.trace.peak_moment` of a probe, or reason from the two numbers.
+# To see where a peak falls, run a step of your model in a probe of your own and look at `measured.trace.peak_moment`, or reason from the two numbers.
 
 # %% [markdown] lang="zh"
 # ## 4 · 你自己的配置（3 分）
 #
-# 选一个**你**想训练的模型和 batch：尺寸要和例子不同，参数在一百万到一百亿之间，最多 24 层，一个 batch 最多 131,072 个 token。另开一个单元，用 `peaks_of(my_config, my_batch, my_length)` 在 `meta` 上量，把两个峰值用 **GiB** 写下来，保留三位有效数字。
+# 选一个**你**想训练的模型和 batch：尺寸要和例子不同，参数在一百万到一百亿之间，最多 24 层，一个 batch 最多 131,072 个 token，`my_length` 不超过模型的 `block_size`。另开一个单元，用 `peaks_of(my_config, my_batch, my_length)` 在 `meta` 上量，把两个峰值用 **GiB** 写下来，保留三位有效数字。
 #
 # 然后说明 autocast 为什么降低了这个峰值，或者为什么没有。选一个字母，哪个对取决于你的配置：
 #
@@ -350,7 +350,7 @@ show(static_and_peak(static, peaks), static_and_peak_text(static, peaks))
 # - **C** – autocast 让所有存着的东西减半，所以峰值也减半。
 # - **D** – autocast 多存了一份 16 位的权重副本，超过了它省下的。
 #
-# 想知道峰值落在哪个时刻：看探针的 `measured.trace.peak_moment`，或者从这两个数推断。
+# 想知道峰值落在哪个时刻：自己用探针跑一步，看 `measured.trace.peak_moment`；或者从这两个数推断。
 
 # %% answer="own-configuration"
 from course_lib.models import GPTConfig
@@ -444,7 +444,7 @@ precision.check_own_reason(my_config, my_batch, my_length, reason)
 # %% [markdown] lang="zh"
 # ## 在真的显卡上（不计分）
 #
-# 有显卡的话，这里会在上面量一个 GPT-2 大小的 GPT，把结果连同显卡、版本和日期留在你的 notebook 里。没有显卡，它会说明，练习到此完成。
+# 有显卡的话，这里会用它量一个 GPT-2 大小的 GPT，把结果连同显卡、版本和日期留在你的 notebook 里。没有显卡的话，它会说一声，练习就做完了。
 #
 # **在 Colab 的 T4 上**，fp32 的数应该和空跑相差百分之几以内。两种 16 位方式也能跑，只是慢：T4 没有 BF16（`torch.cuda.is_bf16_supported()` 回答 True 是靠模拟），它的 16 位注意力内核只认 FP16，所以 BF16 的注意力会退回普通公式，留下分数矩阵：每层 batch × 头数 × 长度² 个数，还不止一份。因此 `amp-bf16` 大约会到 3.9 GiB，`bf16` 大约 2.5 GiB，而空跑模仿的是更新的卡，预测的是 3.2 和 1.8：在 T4 上，autocast 甚至可能抬高峰值。这不是你写错了，值得写一句说明。
 

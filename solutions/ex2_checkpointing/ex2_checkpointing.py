@@ -17,7 +17,7 @@
 #
 # ## How to work
 #
-# - Each step has a cell for your code, with a stub that you replace, and below it cells with tests. Run them all. A test that fails says what was expected, what came, and what the usual cause is.
+# - Each step has a cell for your code, with a stub that you replace (all of it, `raise NotImplementedError()` included), and below it cells with tests. Run them all. A test that fails says what was expected, what came, and what the usual cause is.
 # - When your work is graded, hidden tests check the same promises on other models, sizes and seeds. Each test cell earns its points on its own.
 # - One answer is in words and is marked by a person. The last part runs on a graphics card, if you have one; it earns no points.
 # - Both editions, English and Chinese, are graded alike.
@@ -27,7 +27,7 @@
 #
 # *20 分 · 难度 4/5 · 重要性 4/5 · 90 到 120 分钟 · 任何机器都行，不需要显卡 · 学完 03 课再做*
 #
-# **做完之后，你说得清**：检查点留下什么、重算什么；两者怎样测；一段该有几个 block；以及哪些错误会让模型悄悄地什么也没学到。
+# **做完之后，你能说清**：检查点留下什么、重算什么；两者怎样测；一段该有几个 block；以及哪些错误会让模型悄悄地什么也没学到。
 #
 # ## 训练跑起来了，却什么也没学到
 #
@@ -37,11 +37,11 @@
 # RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn
 # ```
 #
-# 有人更倒霉：只要 block 之外还有一层在训练，错误就不出现了，而那些 block 的权重一直没变。建议差一个细节，就要赔上一天；常见的说法也一样：“激活值省 60–80%”“慢 20–30%”“显存降到 √n 级别”。这个练习里，你要自己写出检查点，测出它省多少、花多少，并弄清 √n 什么时候才成立。
+# 有人更倒霉：只要 block 之外还有一层在训练，错误就不出现了，而那些 block 的权重一直没变。建议差一个细节，就要赔上一天。流传的数字也不能全信：“激活值省 60–80%”“慢 20–30%”“显存降到 √n 级别”。这个练习里，你要自己写出检查点，测出它省多少、花多少，并弄清 √n 什么时候才成立。
 #
 # ## 怎么做
 #
-# - 每一步都有一个写代码的单元（把里面的占位代码换成你的），下面跟着几个测试单元，都要运行。测试不通过时会告诉你：应该是多少，得到的是多少，常见原因是什么。
+# - 每一步都有一个写代码的单元（把里面的占位代码换成你的，连 `raise NotImplementedError()` 一起），下面跟着几个测试单元，都要运行。测试不通过时会告诉你：应该是多少，得到的是多少，常见原因是什么。
 # - 批改时，隐藏测试会换别的模型、别的尺寸、别的随机种子，检查同样的要求。每个测试单元各算各的分。
 # - 有一题用文字回答，由人来批。最后一部分在显卡上跑，有显卡就做，不计分。
 # - 中文版和英文版的评分完全一样。
@@ -236,7 +236,7 @@ checkpointing.check_modes(checkpoint_blocks, seed=20260901, model=MixGPT)
 # counter.get_total_flops()    # 到目前为止里面跑过的全部
 # ```
 #
-# 两个张量是否共用一块存储：`a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()`。`pack` 记着一个地址的时候，那块存储不能死掉，所以数过的东西要留到最后。
+# 两个张量是否共用一块存储：`a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()`。`pack` 记着一个地址的时候，那块存储不能被释放，所以数过的东西要留到最后。
 
 # %% answer="compare"
 import time
@@ -409,7 +409,7 @@ checkpointing.check_best_every(best_every, [(1, 5, 5), (24, 64, 64), (80, 8192, 
 # %% [markdown] lang="en"
 # ## 4 · Your own model (3 points)
 #
-# Choose a model that **you** would train in FP32, of other sizes than the example's: at least 2 layers (as many as you like; the figures are read off two of them), at most 131,072 tokens in a batch. Then give four numbers and a reason:
+# Choose a model that **you** would train in FP32, of other sizes than the example's: at least 2 layers, as many as you like (they are read off models of one and of two layers, see below), at most 131,072 tokens in a batch. Then give four numbers and a reason:
 #
 # - `my_boundary_bytes`: the bytes of what enters a block, one `[batch, length, width]` tensor;
 # - `my_inside_bytes`: what one block keeps for its backward pass besides its input. Read it off two models of your sizes, with one and with two layers: `kept_bytes` gives what each keeps, and the second block adds its boundary and its inside;
@@ -423,7 +423,7 @@ checkpointing.check_best_every(best_every, [(1, 5, 5), (24, 64, 64), (80, 8192, 
 # %% [markdown] lang="zh"
 # ## 4 · 你自己的模型（3 分）
 #
-# 选一个**你**想用 FP32 训练的模型，尺寸要和例子不同：至少 2 层（多少层都行，数值从其中两层读出），一个 batch 最多 131,072 个 token。然后给出四个数和一个理由：
+# 选一个**你**想用 FP32 训练的模型，尺寸要和例子不同：至少 2 层，上不封顶（只用 1 层和 2 层的模型来量，见下），一个 batch 最多 131,072 个 token。然后给出四个数和一个理由：
 #
 # - `my_boundary_bytes`：进入一个 block 的东西占多少字节，也就是一个 `[batch, length, width]` 的张量；
 # - `my_inside_bytes`：除了输入，一个 block 还为反向传播留下多少。用你的尺寸造两个模型，一个 1 层、一个 2 层：`kept_bytes` 给出各自留下的量，第二个 block 多出来的是它的边界和内部；
@@ -482,7 +482,7 @@ own_segments.check_own_every(my_config, my_batch, my_length, my_boundary_bytes, 
 #
 # 1. 每个 block 套一个检查点，留下的东西和 n 是什么关系，√n 什么时候成立；
 # 2. 检查点在起作用，峰值却不动，可能的两个原因，以及怎样看出是哪一个；
-# 3. 它多花多少 FLOPs，用你上面量到的一个数来说，并解释为什么那里比一次完整的前向少。
+# 3. 它多花多少 FLOPs，用你上面量到的一个数来说，并解释这个数为什么比一次完整的前向少。
 
 # %% [markdown] lang="en" written="explain" points=3
 # ### BEGIN SOLUTION
@@ -516,9 +516,9 @@ own_segments.check_own_every(my_config, my_batch, my_length, my_boundary_bytes, 
 # %% [markdown] lang="zh"
 # ## 在真的显卡上（不计分）
 #
-# 有显卡的话，这里会在上面把一个 GPT-2 大小的 GPT 训练几步：原模型，以及每段 1 个、4 个 block 的；峰值和时间之比连同显卡、版本和日期留在你的 notebook 里。没有显卡，它会说明，练习到此完成。
+# 有显卡的话，这里会用它把一个 GPT-2 大小的 GPT 训练几步：原模型，以及每段 1 个、4 个 block 的；峰值和时间之比连同显卡、版本和日期留在你的 notebook 里。没有显卡的话，它会说一声，练习就做完了。
 #
-# **在 Colab 的 T4 上**，峰值应该和空跑相差百分之几以内；全部用 FP32，T4 原生支持。每个 block 都套检查点时，峰值在优化器更新里，所以段再长也没有变化。一步最多慢三分之一；如果显卡本来就在等小核函数，慢得更少。
+# **在 Colab 的 T4 上**，峰值应该和空跑相差百分之几以内；全部用 FP32，T4 原生支持。每个 block 都套检查点时，峰值在优化器更新里，所以段再长也没有变化。一步最多慢三分之一；如果显卡本来就在等一个个小 kernel，慢得更少。
 
 # %%
 from course_lib.exercises.evidence import record

@@ -3,7 +3,7 @@
 #
 # *20 points · difficulty 3 of 5 · importance 4 of 5 · 60 to 90 minutes · any machine, no graphics card needed · after lesson 04*
 #
-# **Afterwards you can say**: when accumulating over N micro-batches gives exactly the training of one batch N times as large; which three lines of a training loop decide it; where it cannot work; and which part of the memory bill it shrinks.
+# **Afterwards you can say**: when accumulating over N micro-batches gives exactly the training of one batch N times as large; which lines of a training loop decide it (what the loss is divided by, when the update comes, when gradients are dropped); where it cannot work; and which part of the memory bill it shrinks.
 #
 # ## The bug that sat in everybody's trainer
 #
@@ -13,7 +13,7 @@
 #
 # ## How to work
 #
-# - Each step has a cell for your code, with a stub that you replace, and below it cells with tests. A test that fails says what was expected, what came, and what the usual cause is.
+# - Each step has a cell for your code, with a stub that you replace (all of it, `raise NotImplementedError()` included), and below it cells with tests. A test that fails says what was expected, what came, and what the usual cause is.
 # - `train` grows: make the first tests pass, then go back to its cell and add what the next ones ask for.
 # - When your work is graded, hidden tests check the same promises on other models, sizes and seeds. Each test cell earns its points on its own.
 # - One answer is in words and is marked by a person. The last part runs on a graphics card, if you have one; it earns no points.
@@ -24,7 +24,7 @@
 #
 # *20 分 · 难度 3/5 · 重要性 4/5 · 60 到 90 分钟 · 任何机器都行，不需要显卡 · 学完 04 课再做*
 #
-# **做完之后，你说得清**：N 个微批的梯度累积，什么时候和 N 倍大的 batch 训练得一模一样；训练循环里是哪三行决定了这一点；它在哪里行不通；它缩小的是显存账单的哪一部分。
+# **做完之后，你能说清**：N 个微批的梯度累积，什么时候和 N 倍大的 batch 训练得一模一样；训练循环里哪几行决定了这一点（损失除以什么、什么时候更新、什么时候清梯度）；它在哪里行不通；它缩小的是显存账单的哪一部分。
 #
 # ## 人人的训练器里都有过的 bug
 #
@@ -34,7 +34,7 @@
 #
 # ## 怎么做
 #
-# - 每一步都有一个写代码的单元（把里面的占位代码换成你的），下面跟着测试单元。测试不通过时会告诉你：应该是多少，得到的是多少，常见原因是什么。
+# - 每一步都有一个写代码的单元（把里面的占位代码换成你的，连 `raise NotImplementedError()` 一起），下面跟着测试单元。测试不通过时会告诉你：应该是多少，得到的是多少，常见原因是什么。
 # - `train` 是一点点长大的：先让前面的测试通过，再回到它的单元，加上后面的测试要的东西。
 # - 批改时，隐藏测试会换别的模型、别的尺寸、别的随机种子，检查同样的要求。每个测试单元各算各的分。
 # - 有一题用文字回答，由人来批。最后一部分在显卡上跑，有显卡就做，不计分。
@@ -76,7 +76,7 @@ predict("ex3.accumulated_peak", guess_percent, unit="%")
 # | f | **A scaler.** With `scaler`, a `torch.amp.GradScaler`, losses are scaled before `backward()`. The gradients are unscaled before they are clipped, the scaler takes the step and is updated, once per window. The entries are not scaled. | 1 |
 # | g | **Memory.** One micro-batch at a time: its backward pass comes before the next forward pass, and afterwards nothing holds its graph. The entries are plain numbers (`float`). | 1 |
 #
-# The optimizer is there, and so is the model's mode; leave both as they are. To keep in mind: `backward()` *adds* to `.grad`.
+# Make no optimizer of your own, and call neither `train()` nor `eval()`. To keep in mind: `backward()` *adds* to `.grad`, and something may be in there when your function is called.
 
 # %% [markdown] lang="zh"
 # ## 1 · 循环（10 分）
@@ -95,7 +95,7 @@ predict("ex3.accumulated_peak", guess_percent, unit="%")
 # | f | **scaler。** 给了 `scaler`（一个 `torch.amp.GradScaler`），损失在 `backward()` 之前放大；梯度先还原再裁剪；由 scaler 来更新，并更新它自己，每个窗口一次。列表里的数不放大。 | 1 |
 # | g | **显存。** 一次只做一个微批：先做完它的反向传播，再做下一个前向传播，之后没有东西抓着它的计算图。列表里是普通的数（`float`）。 | 1 |
 #
-# 优化器已经有了，模型的模式也定了，都不要动。记住：`backward()` 是往 `.grad` 上*加*。
+# 不要另建优化器，也不要调用 `train()` 或 `eval()`。记住：`backward()` 是往 `.grad` 上*加*，而函数被调用时，里面可能已经有东西了。
 
 # %% answer="train"
 from itertools import islice
@@ -381,10 +381,10 @@ for case, (big, small) in pairs.items():
 show(loss_curves(pairs, "1 × 32", "8 × 4"), loss_curves_text(pairs, "1 × 32", "8 × 4"))
 
 # %% [markdown] lang="en"
-# Your loop gives the big batch's curve, up to rounding, with equal and with unequal micro-batches. With batch norm they differ by about one per cent, which is far more than rounding, though the loop is the same. And the mean of means shows another loss, of another training: the few tokens of short answers count as much as the many of long ones.
+# Your loop gives the big batch's curve, up to rounding, with equal and with unequal micro-batches. With batch norm they differ by about one per cent on average and by four at most, which is far more than rounding, though the loop is the same. And the mean of means shows another loss, of another training: the few tokens of short answers count as much as the many of long ones.
 
 # %% [markdown] lang="zh"
-# 你的循环得到的就是大 batch 的曲线，只差舍入误差，微批一样大或不一样大都成立。用了 batch norm，循环没变，曲线却差了大约百分之一，远远超过舍入误差。而平均的平均给出的是另一个损失，训练也是另一回事：短回答的几个 token，和长回答的许多 token，分量一样重。
+# 你的循环得到的就是大 batch 的曲线，只差舍入误差，微批一样大或不一样大都成立。用了 batch norm，循环没变，曲线却平均差了大约百分之一，最多差百分之四，远远超过舍入误差。而平均的平均给出的是另一个损失，训练也是另一回事：短回答的几个 token，和长回答的许多 token，分量一样重。
 
 # %% [markdown] lang="en"
 # ## 4 · Your own configuration (3 points)
@@ -429,11 +429,11 @@ settle("ex3.accumulated_peak", 100 * peaks[4, 8] / peaks[32, 1])
 # %% [markdown] lang="en"
 # Smaller micro-batches lower the peak; how many of them there are does not matter: 8 × 4 needs what 2 × 4 needs.
 #
-# Choose a model **you** would train: other sizes than the example's, between a million and ten billion parameters, at most 24 layers; and a window of `my_steps` micro-batches of `my_batch` sequences with `my_length` tokens, at most 131,072 tokens in all. Measure it in a cell of your own, and write down in **GiB**, with three significant digits:
+# Choose a model **you** would train: other sizes than the example's, between a million and ten billion parameters, at most 24 layers; and a window of `my_steps` micro-batches of `my_batch` sequences with `my_length` tokens, at most 131,072 tokens in all. Measure it in a cell of your own (a deep model takes a minute), and write down in **GiB**, with three significant digits:
 #
 # - `big_peak_gib`: the peak with all `my_steps × my_batch` sequences in one batch;
 # - `accum_peak_gib`: the peak with micro-batches;
-# - `kept_gib`: the gradients that stay from micro-batch to micro-batch. Work this one out: how many parameters, how many bytes each? (`sum(p.numel() for p in model.parameters())`)
+# - `kept_gib`: the gradients that stay from micro-batch to micro-batch. Work this one out: how many parameters, how many bytes each? (`sum(p.numel() for p in GPT(my_config).parameters())`, under `with torch.device("meta"):` where the model is large)
 #
 # Then say what would lower the peak with accumulation further. Choose a letter; the right one depends on your configuration:
 #
@@ -445,11 +445,11 @@ settle("ex3.accumulated_peak", 100 * peaks[4, 8] / peaks[32, 1])
 # %% [markdown] lang="zh"
 # 微批小，峰值就低；微批有几个，却没有关系：8 × 4 要的和 2 × 4 一样。
 #
-# 选一个**你**想训练的模型：尺寸要和例子不同，参数在一百万到一百亿之间，最多 24 层；再定一个窗口：`my_steps` 个微批，每个 `my_batch` 条，每条 `my_length` 个 token，总共最多 131,072 个 token。另开一个单元来量，用 **GiB** 写下来，保留三位有效数字：
+# 选一个**你**想训练的模型：尺寸要和例子不同，参数在一百万到一百亿之间，最多 24 层；再定一个窗口：`my_steps` 个微批，每个 `my_batch` 条，每条 `my_length` 个 token，总共最多 131,072 个 token。另开一个单元来量（层数多的要一分钟），用 **GiB** 写下来，保留三位有效数字：
 #
 # - `big_peak_gib`：`my_steps × my_batch` 条全放在一个 batch 里的峰值；
 # - `accum_peak_gib`：用微批的峰值；
-# - `kept_gib`：从一个微批到下一个微批一直留着的梯度。这个要自己算：多少参数，每个几字节？（`sum(p.numel() for p in model.parameters())`）
+# - `kept_gib`：从一个微批到下一个微批一直留着的梯度。这个要自己算：多少参数，每个几字节？（`sum(p.numel() for p in GPT(my_config).parameters())`，模型大就放在 `with torch.device("meta"):` 里）
 #
 # 然后说明怎样能让用了累积的峰值再低一些。选一个字母，哪个对取决于你的配置：
 #
@@ -489,7 +489,7 @@ own_update.check_own_reason(my_config, my_batch, my_length, my_steps, reason)
 # %% [markdown] lang="en"
 # ## 5 · Explain it (5 points, marked by a person)
 #
-# A colleague writes: *“My card holds 4 sequences, so I accumulate over 8 micro-batches; the paper used 32 at once. I divide each loss by 8, as the tutorial says. Still my curve lies beside the paper's, on our chat data. Our vision model, which has batch norm, is further off still. And going from 8 micro-batches to 16 did not save any more memory. Is accumulation a myth?”*
+# A colleague writes: *“My card holds 4 sequences, so I accumulate over 8 micro-batches; the paper used 32 at once. I divide each loss by 8, as the tutorial says. Still my curve is off the paper's, on our chat data. Our vision model, which has batch norm, is further off still. And going from 8 micro-batches to 16 did not save any more memory. Is accumulation a myth?”*
 #
 # Answer in five to ten sentences. A point each for:
 #
@@ -552,7 +552,7 @@ own_update.check_own_reason(my_config, my_batch, my_length, my_steps, reason)
 # %% [markdown] lang="zh"
 # ## 在真的显卡上（不计分）
 #
-# 有显卡的话，这里会用你的 `train` 在上面训练一个 GPT-2 大小的 GPT：16 条长 256 的序列，一次放在一个 batch 里，一次分成 8 个 2 条的微批；峰值会连同显卡、版本和日期留在你的 notebook 里。没有显卡，它会说明，练习到此完成。
+# 有显卡的话，这里会用你的 `train` 在它上面训练一个 GPT-2 大小的 GPT：16 条长 256 的序列，一次放在一个 batch 里，一次分成 8 个 2 条的微批；峰值会连同显卡、版本和日期留在你的 notebook 里。没有显卡的话，它会说一声，练习就做完了。
 #
 # **在 Colab 的 T4 上**，两个都应该放得下，和空跑相差百分之几以内。用累积的那次更新更慢，因为 2 条序列让 T4 忙不起来。把 batch 加大，直到有一个显存不足：先倒下的是大 batch。
 

@@ -86,6 +86,11 @@ def measure_peak(make_model, make_batch, recipe, device):
              "            logits = model(tokens)\n        loss = next_token_loss(logits, targets)\n        del logits"),
         ),
     }),
+    Answer("logits held by a name, and so counted", {
+        PEAK: (("            loss = next_token_loss(model(tokens), targets)",
+                "            logits = model(tokens)\n            loss = next_token_loss(logits, targets)"),),
+        "own-configuration": (("1.40, 1.05", "1.53, 1.11"),),
+    }),
     Answer("another configuration of one's own, whose peak is the optimizer's", {
         "own-configuration": """
 from course_lib.models import GPTConfig
@@ -116,7 +121,14 @@ WRONG = (
     Answer("unknown recipes are taken for fp32", {"static-bytes": (('if recipe not in ("fp32", "amp-bf16", "bf16")', "if False"),)},
            {STORED: "unknown-recipe-taken"}),
     Answer("gigabytes", {"static-bytes": (("* n_params", "* n_params / 1e9"),)}, {STORED: None, AUTOCAST: None}),
+    Answer("16-bit gradients under autocast", {"static-bytes": (
+        ('"gradients": number_bytes', '"gradients": (4 if recipe == "fp32" else 2)'),)}, {AUTOCAST: "gradients-in-16-bit"}),
+    Answer("an unknown recipe ends in a KeyError", {"static-bytes": (
+        ('if recipe not in ("fp32", "amp-bf16", "bf16")', "if False"),
+        ('2 if recipe == "bf16" else 4', '{"fp32": 4, "amp-bf16": 4, "bf16": 2}[recipe]'))}, {STORED: "unknown-recipe-taken"}),
     # the peak of an fp32 step
+    Answer("the first step outside of the probe", {PEAK: (("    with probe(model, optimizer):\n        step()\n", "    step()\n"),)},
+           {FP32: "step-outside-a-probe", RECIPES: "step-outside-a-probe"}),
     Answer("peak read before the optimizer exists", {PEAK: (
         (_WARM_UP, ""), ("        step()  # makes Adam's state\n", ""))}, {FP32: "before-the-optimizer"}),
     Answer("forward and backward only, no optimizer at all", {PEAK: (
