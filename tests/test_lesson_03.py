@@ -241,6 +241,9 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
                    "17.34 GiB", "reentrant: 0 of 6", "not reentrant: 6 of 6", "3.3 TFLOP",
                    "offloaded, gradients bit for bit the same: True"):  # fmt: skip
         assert figure in said, figure
+    beyond = re.search(r"inside / boundary 23: .* from (\d+) layers on", said)
+    assert beyond is not None
+    assert int(beyond[1]) == pytest.approx(23**2, rel=0.05)  # n - sqrt(n) > r (sqrt(n) - 1) means sqrt(n) > r
     chain = re.search(r"chain, sqrt\(n\) segments\s+16 layers\s+([\d.]+).*256 layers\s+([\d.]+)", said)
     assert chain is not None
     assert round(float(chain[2]) / float(chain[1]), 1) == 3.7
