@@ -211,27 +211,12 @@ show(two_timelines(*traces), " ".join(alt_text(trace) for trace in traces))
 import statistics
 import time
 
-from torch.utils.flop_counter import FlopCounterMode
-
-from course_lib.dryrun import on_meta
-from course_lib.dryrun.hf_model import batch_of, build_model
-
-
-def flops(recipe):
-    """FLOPs of forward and backward pass of the 7B, from models of 1 and 2 layers."""
-    counted = []
-    for layers in (1, 2):
-        shallow, batch = build_model(llama_config, recipe, layers), batch_of(recipe)
-        with on_meta("cuda"), FlopCounterMode(display=False) as counter:
-            shallow(**batch).loss.backward()
-        counted.append(counter.get_total_flops())
-    return counted[0] + (llama.layers - 1) * (counted[1] - counted[0])
-
+from course_lib.flops import step_flops  # two shallow models under PyTorch's FlopCounterMode
 
 full = Recipe(precision="bf16", batch=1, seq=2048)
 extra = {}
 for name, recipe in {"full fine-tuning": full, "LoRA": replace(full, lora_rank=16)}.items():
-    plain, more = flops(recipe), flops(replace(recipe, checkpoint="block"))
+    plain, more = (step_flops(llama_config, replace(recipe, checkpoint=each)) for each in ("none", "block"))
     extra[name] = more / plain - 1
     print(f"7B, {name:17} {plain / 1e12:6.1f} TFLOP a step, with checkpoints {more / 1e12:6.1f}: {extra[name]:+.1%}")
 settle("checkpointing.extra_percent", 100 * extra["full fine-tuning"], unit="%")
@@ -528,6 +513,9 @@ check("checkpointing.segments_bytes", segments_bytes)
 
 # %%
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib.dryrun import on_meta
 
 aten = torch.ops.aten
 attention = [aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default]
