@@ -243,7 +243,8 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
         assert figure in said, figure
     beyond = re.search(r"inside / boundary (\d+): .* from (\d+) layers on", said)
     assert beyond is not None
-    assert int(beyond[2]) == pytest.approx(int(beyond[1]) ** 2, rel=0.05)  # n - sqrt(n) > r (sqrt(n) - 1) means sqrt(n) > r
+    # n - sqrt(n) > r (sqrt(n) - 1) means sqrt(n) > r
+    assert int(beyond[2]) == pytest.approx(int(beyond[1]) ** 2, rel=0.05)
     chain = re.search(r"chain, sqrt\(n\) segments\s+16 layers\s+([\d.]+).*256 layers\s+([\d.]+)", said)
     assert chain is not None
     assert round(float(chain[2]) / float(chain[1]), 1) == 3.7
