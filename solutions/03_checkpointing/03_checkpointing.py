@@ -208,8 +208,7 @@ show(two_timelines(*traces), " ".join(alt_text(trace) for trace in traces))
 # 前向经过一个矩阵，每个权重、每个 token 要 2 FLOPs；反向是它的两倍：输入的梯度一次乘法，权重的梯度一次乘法。再多一次前向，就是多三分之一。别猜，来数：PyTorch 自己的计数器在 meta 张量上也能用；各个 block 都一样，两个浅的模型就能推出整个模型：
 
 # %%
-import statistics
-import time
+from torch.utils.benchmark import Timer  # warms up, waits for the card, takes the median
 
 from course_lib.flops import step_flops  # two shallow models under PyTorch's FlopCounterMode
 
@@ -222,20 +221,10 @@ for name, recipe in {"full fine-tuning": full, "LoRA": replace(full, lora_rank=1
 settle("checkpointing.extra_percent", 100 * extra["full fine-tuning"], unit="%")
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
-medians = []
-for checkpointed in (False, True):
-    timed, batch = GPT(config).to(device), tokens.to(device)
-    if checkpointed:
-        checkpoint_blocks(timed)
-    seconds = []
-    for _try in range(6):
-        begin = time.perf_counter()
-        next_token_loss(timed(batch), batch).backward()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begin)
-    medians.append(statistics.median(seconds[1:]))  # the first one warms up
-print(f"the small GPT on this machine's {device}: {1000 * medians[0]:.0f} ms, with checkpoints {1000 * medians[1]:.0f} ms")
+for name, prepare in (("plain", lambda timed: timed), ("with checkpoints", checkpoint_blocks)):
+    step = {"model": prepare(GPT(config)).to(device), "batch": tokens.to(device), "loss": next_token_loss}
+    seconds = Timer("loss(model(batch), batch).backward()", globals=step).blocked_autorange(min_run_time=0.3).median
+    print(f"the small GPT on this machine's {device}, {name}: {1000 * seconds:.0f} ms")
 
 # %% [markdown] lang="en"
 # Less than a third, for two reasons: the head is not computed again, and PyTorch stops a recomputation once the last tensor that was missing is there, so the last product of each block is never repeated. With LoRA the price is *higher*: frozen weights need no gradient, so the backward pass costs no more than the forward pass, and one more forward pass weighs more beside it. Seconds follow roughly; on a small model the bookkeeping counts, too.
@@ -464,8 +453,9 @@ for name, row in units.items():
 from course_lib.comparisons import comparison_alt_text, peaks_by_moment
 
 by_length = {every: ledger.predict(llama, replace(lora, checkpoint=f"every:{every}")) for every in range(1, 17)}
-for every in (1, 2, 4, 6, 16):
-    print(f"7B LoRA, segments of {every:2}: peak {by_length[every].peak_bytes / GIB:5.2f} GiB")
+told = {every: by_length[every] for every in (1, 2, 4, 6, 16)}
+for every, bill in told.items():
+    print(f"7B LoRA, segments of {every:2}: peak {bill.peak_bytes / GIB:5.2f} GiB")
 measured = dry_run_config(llama_config, replace(lora, checkpoint="every:2"))
 print(f"measured, segments of 2: {measured.peak_bytes / GIB:.2f} GiB, of 1: {traces[1].peak_bytes / GIB:.2f} GiB")
 boundary_bytes = lora.tokens * llama.hidden * 2  # one [B, T, H] in BF16
@@ -475,7 +465,7 @@ print(f"inside / boundary {ratio:.0f}: sqrt(n) segments need less than one per b
 times = {name: row[2] / row[0] for name, row in units.items()}  # 16 times as deep
 judge("C11", {"chain, sqrt(n) segments": 3 < times["sqrt(n) segments"] < 5, "chain, one per layer": times["one per layer"] < 5,
               "7B, sqrt(n) segments": by_length[6].peak_bytes < by_length[1].peak_bytes})
-show(peaks_by_moment(by_length, "blocks in a segment"), comparison_alt_text(by_length))
+show(peaks_by_moment(by_length, "blocks in a segment"), comparison_alt_text(told))
 
 # %% [markdown] lang="en"
 # In the chain √n holds: 16 times the depth, 3.7 times the memory, and one checkpoint per layer saves nothing at all. In a transformer the inside is so much larger than the boundary that segments of √32 ≈ 6 blocks need *more* than one block each; two is the best there is, by a hair. So what everybody uses, one checkpoint per block, is linear in depth with a small constant, and that is no loss. √n would win with more than 500 layers.
