@@ -420,16 +420,16 @@ from course_lib.comparisons import growth, growth_alt_text
 from course_lib.probe import probe
 
 
-def left_behind(batch, autocast, regions=1):
-    """Bytes that the forward pass keeps for the backward pass, when the batch goes in ``regions`` equal parts."""
+def left_behind(batch, autocast, parts=1, regions=1):
+    """Bytes kept for one backward pass when the batch goes in equal parts, in one region or in one for each part."""
     with torch.device("meta"):
         net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
-        parts = [torch.randn(batch // regions, 256) for _ in range(regions)]
+        rows = [torch.randn(batch // parts, 256) for _ in range(parts)]
     with probe(net) as measured:
         losses = []
-        for part in parts:
+        for region in [rows] if regions == 1 else [[part] for part in rows]:
             with torch.autocast("cuda", dtype=torch.float16, enabled=autocast):  # leaving it empties the cache
-                losses.append(net(part).sum())
+                losses += [net(part).sum() for part in region]
         torch.stack(losses).sum().backward()
     return measured.trace.end_of(Moment.FORWARD)[Account.ACTIVATIONS]
 
@@ -440,14 +440,15 @@ for n in batches:
     plain, cast = curves["FP32"][n], curves["autocast"][n]
     print(f"batch {n:5}: FP32 {plain:11,} B, autocast {cast:11,} B, x {cast / plain:.2f}")
 print(f"copies of the eight matrices: {8 * 256 * 256 * 2:,} B")
-print(f"batch 64 in two regions: {left_behind(64, True, regions=2):,} B")
+for regions in (1, 2):
+    print(f"batch 64 in two parts, regions {regions}: {left_behind(64, True, parts=2, regions=regions):,} B")
 settle("precision.times_as_much", curves["autocast"][4] / curves["FP32"][4], unit="x")
 show(growth(curves, "rows in the batch", "left by the forward pass"), growth_alt_text(curves, "rows"))
 
 # %% [markdown] lang="en"
 # The copies cost one megabyte, whatever the batch. Somewhere between 256 and 1024 rows the saving outgrows them.
 #
-# Autocast keeps a **cache** of cast weights: a weight that is used twice within one region is cast once. Leaving the outermost region empties it. So two micro-batches in regions of their own, both waiting for one backward pass, hold two sets of copies (the last line). Call `backward()` for each micro-batch, and the copies of the first are gone before the second begins.
+# Autocast keeps a **cache** of cast weights: a weight that is used twice within one region is cast once. Leaving the outermost region empties it. So two micro-batches in regions of their own, both waiting for one backward pass, hold two sets of copies (the last two lines). Call `backward()` for each micro-batch, and the copies of the first are gone before the second begins.
 #
 # ## Deeper: which operators autocast casts
 #
@@ -456,7 +457,7 @@ show(growth(curves, "rows in the batch", "left by the forward pass"), growth_alt
 # %% [markdown] lang="zh"
 # 不管 batch 多大，副本总是一兆字节。行数在 256 到 1024 之间的某处，省下的才开始比副本多。
 #
-# autocast 有一个**缓存**：同一个区域里用到两次的权重，只转换一次。退出最外层区域，缓存就清空。所以，两个微批各进各的区域、再一起反向，就得同时留着两份副本（最后一行）。每个微批都单独 `backward()`，第一份就会在第二份出现之前释放。
+# autocast 有一个**缓存**：同一个区域里用到两次的权重，只转换一次。退出最外层区域，缓存就清空。所以，两个微批各进各的区域、再一起反向，就得同时留着两份副本（看最后两行）。每个微批都单独 `backward()`，第一份就会在第二份出现之前释放。
 #
 # ## 深入：autocast 转换哪些算子
 #
