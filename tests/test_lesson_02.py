@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.accounts import Account, Moment
 from course_lib.bits_widget import explain_bits
@@ -190,6 +192,28 @@ def test_the_casts_that_the_lesson_shows_for_the_cpu_are_the_cpus() -> None:
         assert F.cross_entropy(x[0], torch.zeros(16, dtype=torch.long)).dtype == torch.float32
     with on_meta("cuda"), torch.autocast("cuda", dtype=torch.bfloat16):
         assert F.layer_norm(x.to("meta"), (16,)).dtype == x.to("meta").softmax(-1).dtype == torch.float32
+
+
+class Casts(TorchDispatchMode):
+    """Counts conversions of type."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("cache", "of_the_weight"), [(True, 1), (False, 2)])
+def test_a_weight_used_twice_is_cast_once_while_the_cache_is_on(cache: bool, of_the_weight: int) -> None:
+    for device in ("cpu", "meta"):
+        weight = nn.Parameter(torch.ones(4, 4, device=device))
+        x = torch.ones(2, 4, dtype=torch.bfloat16, device=device)
+        pretend = on_meta("cpu") if device == "meta" else nullcontext()
+        with pretend, Casts() as casts, torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cache):
+            F.linear(F.linear(x, weight), weight)
+        assert casts.count == of_the_weight
+    assert torch.is_autocast_cache_enabled()
 
 
 # -- updates that vanish, TF32, cards

@@ -50,10 +50,10 @@ def test_lora_leaves_32_boundaries_and_the_head() -> None:
     config = read_config("llama-7b")
     plain, cut = (dry_run_config(config, replace(LORA, checkpoint=each)) for each in ("none", "block"))
     left = [trace.end_of(Moment.FORWARD)[Account.ACTIVATIONS] for trace in (plain, cut)]
-    assert 100 * (1 - left[1] / left[0]) == pytest.approx(93.7, abs=0.2)
+    assert 100 * (1 - left[1] / left[0]) == pytest.approx(94.2, abs=0.2)
     boundaries = LAYERS * 4 * TOKENS * HIDDEN * 2
     assert boundaries < left[1] < boundaries + 4 * TOKENS * (VOCAB * 4 + 20 * HIDDEN)  # an FP32 number a logit, at most
-    assert (plain.peak_bytes / GIB, cut.peak_bytes / GIB) == pytest.approx((63.9, 17.8), abs=0.05)
+    assert (plain.peak_bytes / GIB, cut.peak_bytes / GIB) == pytest.approx((67.8, 17.8), abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -236,11 +236,15 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     texts = [o.get("text") or str(o.get("data", {}).get("text/html", "")) for cell in cells for o in cell.outputs]
     said = "".join(texts)
-    for figure in ("15 times as much", "bit for bit the same: True", "49.20 GiB", "17.81 GiB", "93.69 %", "+25.7%",
-                   "+37.4%", "100 %", "67%", "0 of 48 weights", "eval  checkpointing on  peak  207.1 MiB", "22.43 GiB",
-                   "17.34 GiB", "reentrant: 0 of 6", "not reentrant: 6 of 6", "3.3 TFLOP",
+    for figure in ("15 times as much", "bit for bit the same: True", "53.10 GiB", "17.81 GiB", "94.16 %", "+25.7%",
+                   "+37.4%", "100 %", "67%", "0 of 48 weights", "eval  checkpointing on  peak  207.1 MiB", "23.18 GiB",
+                   "17.59 GiB", "reentrant: 0 of 6", "not reentrant: 6 of 6", "3.3 TFLOP",
                    "offloaded, gradients bit for bit the same: True"):  # fmt: skip
         assert figure in said, figure
+    beyond = re.search(r"inside / boundary (\d+): .* from (\d+) layers on", said)
+    assert beyond is not None
+    # n - sqrt(n) > r (sqrt(n) - 1) means sqrt(n) > r
+    assert int(beyond[2]) == pytest.approx(int(beyond[1]) ** 2, rel=0.05)
     chain = re.search(r"chain, sqrt\(n\) segments\s+16 layers\s+([\d.]+).*256 layers\s+([\d.]+)", said)
     assert chain is not None
     assert round(float(chain[2]) / float(chain[1]), 1) == 3.7

@@ -84,10 +84,13 @@ class Autocast(ContextDecorator):
         self._casts = device_type in (self.imitated, "meta")
         self._enabled = enabled
         self._dtype = dtype or torch.get_autocast_dtype(self.imitated)
+        self._cache_enabled = torch.is_autocast_cache_enabled() if cache_enabled is None else cache_enabled
 
     def __enter__(self) -> Self:
         global _nesting
         _nesting += 1
+        self._cached_before = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(self._cache_enabled)
         if self._casts:
             # The imitated device's flags are set too: checkpointing reads them to repeat the region.
             self._before = [
@@ -101,6 +104,7 @@ class Autocast(ContextDecorator):
     def __exit__(self, *_: object) -> None:
         global _nesting
         _nesting -= 1
+        torch.set_autocast_cache_enabled(self._cached_before)
         if self._casts:
             for before in self._before:
                 _set(*before)
@@ -208,7 +212,8 @@ def _cast(leaf: Any, dtype: torch.dtype) -> Any:
     """``cached_cast``: a trained fp32 weight is cast once and kept until the outermost region ends."""
     if not _eligible(leaf) or leaf.dtype is dtype:
         return leaf
-    if not (leaf.dtype is torch.float32 and leaf.requires_grad and leaf.is_leaf and not leaf._is_view()):
+    trained = leaf.dtype is torch.float32 and leaf.requires_grad and leaf.is_leaf and not leaf._is_view()
+    if not (trained and torch.is_autocast_cache_enabled()):
         return leaf.to(dtype)
     if id(leaf) not in _cache:
         _cache[id(leaf)] = (leaf, leaf.to(dtype))

@@ -291,7 +291,7 @@ settle("precision.activations_percent", 100 * left["amp-fp16"] / left["fp32"], u
 # %% [markdown] lang="en"
 # A surprise: under autocast the forward pass of the 7B leaves *more* behind, and the peak rises. The matrices' 16-bit copies are kept for the backward pass, one for each weight, however small the batch is. Only what grows with the tokens shrinks, and not even that by half, since the residual stream and the norms stay FP32. With 8 sequences it pays. That explains the table of people who measured a saving of 2 % at batch 8 and 20 % at batch 64 ([BERT-base](https://github.com/huggingface/transformers/issues/9742)). The copies are temporary: when region and backward pass are over, they are gone.
 #
-# Pure BF16 halves every column, because it *stores* 16 bits. Its price comes below, among the deeper sections.
+# Pure BF16 halves every column (what forward leaves, almost), because it *stores* 16 bits. Its price comes below, among the deeper sections.
 #
 # And the speed? Tensor cores multiply 16-bit matrices several times as fast, so a large model gains. A network of small operations does not. Others measured ([ResNet-20](https://github.com/NVIDIA/apex/issues/297), 15 minutes became 21; [SCN](https://github.com/facebookresearch/fairchem/issues/397), 5.44 s became 9.06). Why, is told in a deeper section.
 #
@@ -304,7 +304,7 @@ settle("precision.activations_percent", 100 * left["amp-fp16"] / left["fp32"], u
 # %% [markdown] lang="zh"
 # 没想到吧：在 autocast 下，7B 的前向反而留下了*更多*东西，峰值也更高。所有矩阵的 16 位副本都要留到反向传播，每个权重一份，和 batch 多小无关。会变小的只有随 token 数增长的那部分，而且也不到一半，因为残差流和归一化层仍是 FP32。8 条序列时才划算。有人测到 batch 8 只省 2%、batch 64 省 20%（[BERT-base](https://github.com/huggingface/transformers/issues/9742)），原因就在这里。这些副本是临时的：区域和反向传播都结束后，它们就没了。
 #
-# 纯 BF16 每一列都减半，因为它*存*的就是 16 位。它的代价，后面的深入部分再说。
+# 纯 BF16 每一列都减半（前向留下的那列差一点），因为它*存*的就是 16 位。它的代价，后面的深入部分再说。
 #
 # 速度呢？Tensor Core 算 16 位矩阵要快好几倍，大模型当然受益；由许多小运算组成的网络就不行了。别人实测过（[ResNet-20](https://github.com/NVIDIA/apex/issues/297)，15 分钟变成 21 分钟；[SCN](https://github.com/facebookresearch/fairchem/issues/397)，5.44 秒变成 9.06 秒）。为什么会这样，深入部分再讲。
 #
@@ -333,11 +333,11 @@ def type_for(capability):
 check("precision.type_for", type_for)
 
 by_capability = {}
-for card in sorted(CARDS, key=lambda card: card.capability):
+for card in sorted(CARDS, key=lambda card: (card.capability, len(card.name))):  # short names first
     by_capability.setdefault(card.capability, []).append(card)
 for capability, group in by_capability.items():
     major, minor = capability
-    names = ", ".join(card.name for card in group[:4]) + (", ..." if len(group) > 4 else "")
+    names = ", ".join(card.name for card in group[:5]) + (", ..." if len(group) > 5 else "")
     print(f"{major}.{minor:<4}{group[0].training_type().dtype:6}{names}")
 print("\nthis machine:", *training_type(inspect_machine()), sep=" - ")
 
@@ -420,16 +420,16 @@ from course_lib.comparisons import growth, growth_alt_text
 from course_lib.probe import probe
 
 
-def left_behind(batch, autocast, regions=1):
-    """Bytes that the forward pass keeps for the backward pass, when the batch goes in ``regions`` equal parts."""
+def left_behind(batch, autocast, parts=1, regions=1):
+    """Bytes kept for one backward pass when the batch goes in equal parts, in one region or in one for each part."""
     with torch.device("meta"):
         net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
-        parts = [torch.randn(batch // regions, 256) for _ in range(regions)]
+        rows = [torch.randn(batch // parts, 256) for _ in range(parts)]
     with probe(net) as measured:
         losses = []
-        for part in parts:
+        for region in [rows] if regions == 1 else [[part] for part in rows]:
             with torch.autocast("cuda", dtype=torch.float16, enabled=autocast):  # leaving it empties the cache
-                losses.append(net(part).sum())
+                losses += [net(part).sum() for part in region]
         torch.stack(losses).sum().backward()
     return measured.trace.end_of(Moment.FORWARD)[Account.ACTIVATIONS]
 
@@ -440,14 +440,15 @@ for n in batches:
     plain, cast = curves["FP32"][n], curves["autocast"][n]
     print(f"batch {n:5}: FP32 {plain:11,} B, autocast {cast:11,} B, x {cast / plain:.2f}")
 print(f"copies of the eight matrices: {8 * 256 * 256 * 2:,} B")
-print(f"batch 64 in two regions: {left_behind(64, True, regions=2):,} B")
+for regions in (1, 2):
+    print(f"batch 64 in two parts, regions {regions}: {left_behind(64, True, parts=2, regions=regions):,} B")
 settle("precision.times_as_much", curves["autocast"][4] / curves["FP32"][4], unit="x")
 show(growth(curves, "rows in the batch", "left by the forward pass"), growth_alt_text(curves, "rows"))
 
 # %% [markdown] lang="en"
 # The copies cost one megabyte, whatever the batch. Somewhere between 256 and 1024 rows the saving outgrows them.
 #
-# Autocast keeps a **cache** of cast weights: a weight that is used twice within one region is cast once. Leaving the outermost region empties it. So two micro-batches in regions of their own, both waiting for one backward pass, hold two sets of copies (the last line). Call `backward()` for each micro-batch, and the copies of the first are gone before the second begins.
+# Autocast keeps a **cache** of cast weights: a weight that is used twice within one region is cast once. Leaving the outermost region empties it. So two micro-batches in regions of their own, both waiting for one backward pass, hold two sets of copies (the last two lines). Call `backward()` for each micro-batch, and the copies of the first are gone before the second begins.
 #
 # ## Deeper: which operators autocast casts
 #
@@ -456,7 +457,7 @@ show(growth(curves, "rows in the batch", "left by the forward pass"), growth_alt
 # %% [markdown] lang="zh"
 # 不管 batch 多大，副本总是一兆字节。行数在 256 到 1024 之间的某处，省下的才开始比副本多。
 #
-# autocast 有一个**缓存**：同一个区域里用到两次的权重，只转换一次。退出最外层区域，缓存就清空。所以，两个微批各进各的区域、再一起反向，就得同时留着两份副本（最后一行）。每个微批都单独 `backward()`，第一份就会在第二份出现之前释放。
+# autocast 有一个**缓存**：同一个区域里用到两次的权重，只转换一次。退出最外层区域，缓存就清空。所以，两个微批各进各的区域、再一起反向，就得同时留着两份副本（看最后两行）。每个微批都单独 `backward()`，第一份就会在第二份出现之前释放。
 #
 # ## 深入：autocast 转换哪些算子
 #
@@ -606,14 +607,14 @@ print("this machine's setting for matrix products:", torch.get_float32_matmul_pr
 #
 # ## Deeper: why autocast can be slower
 #
-# Count the operators of a step, each of which is at least one kernel that a card has to start. The model is small, its operators are executed on meta with CUDA's lists:
+# Count the operators of a step. Each of them, mere views aside, is at least one kernel that a card has to start. The model is small, its operators are executed on meta with CUDA's lists:
 
 # %% [markdown] lang="zh"
 # TF32 和 FP16 一样准，范围却是 FP32 的；BF16 要粗八倍。有人说 autocast 比 FP32 快不了多少，先问一句：他的 FP32 是不是其实是 TF32。
 #
 # ## 深入：autocast 为什么会更慢
 #
-# 数一数一步里有多少个算子，每个算子至少要让显卡启动一次内核。模型很小，按 CUDA 的名单在 meta 上执行：
+# 数一数一步里有多少个算子。除了 view 这类只换形状的，每个算子至少要让显卡启动一次内核。模型很小，按 CUDA 的名单在 meta 上执行：
 
 # %%
 from collections import Counter

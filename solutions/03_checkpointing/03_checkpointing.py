@@ -140,6 +140,7 @@ def checkpoint_blocks(model, **how):
 
 
 def kept_and_gradients(model, tokens, targets):
+    model.zero_grad()
     with saved_tensors(model) as found:
         loss = next_token_loss(model(tokens), targets)
     kept = size_of(found)
@@ -207,49 +208,23 @@ show(two_timelines(*traces), " ".join(alt_text(trace) for trace in traces))
 # 前向经过一个矩阵，每个权重、每个 token 要 2 FLOPs；反向是它的两倍：输入的梯度一次乘法，权重的梯度一次乘法。再多一次前向，就是多三分之一。别猜，来数：PyTorch 自己的计数器在 meta 张量上也能用；各个 block 都一样，两个浅的模型就能推出整个模型：
 
 # %%
-import statistics
-import time
+from torch.utils.benchmark import Timer  # warms up, waits for the card, takes the median
 
-from torch.utils.flop_counter import FlopCounterMode
-
-from course_lib.dryrun import on_meta
-from course_lib.dryrun.hf_model import batch_of, build_model
-
-
-def flops(recipe):
-    """FLOPs of forward and backward pass of the 7B, from models of 1 and 2 layers."""
-    counted = []
-    for layers in (1, 2):
-        shallow, batch = build_model(llama_config, recipe, layers), batch_of(recipe)
-        with on_meta("cuda"), FlopCounterMode(display=False) as counter:
-            shallow(**batch).loss.backward()
-        counted.append(counter.get_total_flops())
-    return counted[0] + (llama.layers - 1) * (counted[1] - counted[0])
-
+from course_lib.flops import step_flops  # two shallow models under PyTorch's FlopCounterMode
 
 full = Recipe(precision="bf16", batch=1, seq=2048)
 extra = {}
 for name, recipe in {"full fine-tuning": full, "LoRA": replace(full, lora_rank=16)}.items():
-    plain, more = flops(recipe), flops(replace(recipe, checkpoint="block"))
+    plain, more = (step_flops(llama_config, replace(recipe, checkpoint=each)) for each in ("none", "block"))
     extra[name] = more / plain - 1
     print(f"7B, {name:17} {plain / 1e12:6.1f} TFLOP a step, with checkpoints {more / 1e12:6.1f}: {extra[name]:+.1%}")
 settle("checkpointing.extra_percent", 100 * extra["full fine-tuning"], unit="%")
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
-medians = []
-for checkpointed in (False, True):
-    timed, batch = GPT(config).to(device), tokens.to(device)
-    if checkpointed:
-        checkpoint_blocks(timed)
-    seconds = []
-    for _try in range(6):
-        begin = time.perf_counter()
-        next_token_loss(timed(batch), batch).backward()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begin)
-    medians.append(statistics.median(seconds[1:]))  # the first one warms up
-print(f"the small GPT on this machine's {device}: {1000 * medians[0]:.0f} ms, with checkpoints {1000 * medians[1]:.0f} ms")
+for name, prepare in (("plain", lambda timed: timed), ("with checkpoints", checkpoint_blocks)):
+    step = {"model": prepare(GPT(config)).to(device), "batch": tokens.to(device), "loss": next_token_loss}
+    seconds = Timer("loss(model(batch), batch).backward()", globals=step).blocked_autorange(min_run_time=0.3).median
+    print(f"the small GPT on this machine's {device}, {name}: {1000 * seconds:.0f} ms")
 
 # %% [markdown] lang="en"
 # Less than a third, for two reasons: the head is not computed again, and PyTorch stops a recomputation once the last tensor that was missing is there, so the last product of each block is never repeated. With LoRA the price is *higher*: frozen weights need no gradient, so the backward pass costs no more than the forward pass, and one more forward pass weighs more beside it. Seconds follow roughly; on a small model the bookkeeping counts, too.
@@ -383,14 +358,14 @@ for name, way in ways.items():
           + "".join(f"\n   {str(each.message).split('.')[0]}" for each in warned))
 
 # %% [markdown] lang="en"
-# One checkpoint around everything saves nothing, because its recomputation brings all insides back at once: a **segment** must be small. And the reentrant variant saves because it does not train: its input needs no gradient, so PyTorch builds no graph and the blocks learn nothing. In the report this was a saving; in a run with a trained layer outside it would not even raise an error.
+# One checkpoint around everything saves nothing, because its recomputation brings all insides back at once: a **segment** must be small. And the reentrant variant saves because it does not train: its input needs no gradient, so PyTorch builds no graph and the blocks learn nothing. In a run with a trained layer outside it would not even raise an error. (The report's thread is still open; this is the reading that gives its pattern: as much, as much, and far less.)
 #
 # ## In practice: one line
 #
 # In transformers, checkpointing is one call before training. Say `use_reentrant=False` yourself; the default has changed between versions. And one thing switches it off again without a word: `model.eval()`, since blocks recompute only in training mode ([a frozen backbone in eval mode](https://github.com/huggingface/diffusers/issues/9850)).
 
 # %% [markdown] lang="zh"
-# 用一个检查点包住全部，什么也省不下，因为一重算，所有内部就同时回来了：**分段**必须小。而 reentrant 那种之所以省，是因为根本没在训练：输入不需要梯度，PyTorch 就不建图，各个 block 什么也学不到。报告里这看起来是节省；要是外面还有一个在训练的层，连报错都不会有。
+# 用一个检查点包住全部，什么也省不下，因为一重算，所有内部就同时回来了：**分段**必须小。而 reentrant 那种之所以省，是因为根本没在训练：输入不需要梯度，PyTorch 就不建图，各个 block 什么也学不到。要是外面还有一个在训练的层，连报错都不会有。（那个报告至今没有定论；这样解释，正好得到它的规律：一样、一样、少得多。）
 #
 # ## 实际使用：一行
 #
@@ -478,22 +453,27 @@ for name, row in units.items():
 from course_lib.comparisons import comparison_alt_text, peaks_by_moment
 
 by_length = {every: ledger.predict(llama, replace(lora, checkpoint=f"every:{every}")) for every in range(1, 17)}
-for every in (1, 2, 4, 6, 16):
-    print(f"7B LoRA, segments of {every:2}: peak {by_length[every].peak_bytes / GIB:5.2f} GiB")
+told = {every: by_length[every] for every in (1, 2, 4, 6, 16)}
+for every, bill in told.items():
+    print(f"7B LoRA, segments of {every:2}: peak {bill.peak_bytes / GIB:5.2f} GiB")
 measured = dry_run_config(llama_config, replace(lora, checkpoint="every:2"))
 print(f"measured, segments of 2: {measured.peak_bytes / GIB:.2f} GiB, of 1: {traces[1].peak_bytes / GIB:.2f} GiB")
+boundary_bytes = lora.tokens * llama.hidden * 2  # one [B, T, H] in BF16
+ratio = (left[0] - left[1]) / llama.layers / boundary_bytes
+layers = next(n for n in range(2, 10_000) if n**0.5 + ratio * n**0.5 < n + ratio)  # the sum for K = sqrt(n), and for K = 1
+print(f"inside / boundary {ratio:.0f}: sqrt(n) segments need less than one per block from {layers} layers on")
 times = {name: row[2] / row[0] for name, row in units.items()}  # 16 times as deep
 judge("C11", {"chain, sqrt(n) segments": 3 < times["sqrt(n) segments"] < 5, "chain, one per layer": times["one per layer"] < 5,
               "7B, sqrt(n) segments": by_length[6].peak_bytes < by_length[1].peak_bytes})
-show(peaks_by_moment(by_length, "blocks in a segment"), comparison_alt_text(by_length))
+show(peaks_by_moment(by_length, "blocks in a segment"), comparison_alt_text(told))
 
 # %% [markdown] lang="en"
-# In the chain √n holds: 16 times the depth, 3.7 times the memory, and one checkpoint per layer saves nothing at all. In a transformer the inside is so much larger than the boundary that segments of √32 ≈ 6 blocks need *more* than one block each; two is the best there is, by a hair. So what everybody uses, one checkpoint per block, is linear in depth with a small constant, and that is no loss. √n would win with hundreds of layers.
+# In the chain √n holds: 16 times the depth, 3.7 times the memory, and one checkpoint per layer saves nothing at all. In a transformer the inside is so much larger than the boundary that segments of √32 ≈ 6 blocks need *more* than one block each; two is the best there is, by a hair. So what everybody uses, one checkpoint per block, is linear in depth with a small constant, and that is no loss. √n would win with more than 500 layers.
 #
 # **Task.** Write the sum as a function: what is alive when a whole segment has been recomputed, `segments_bytes(n, every, boundary, inside)`.
 
 # %% [markdown] lang="zh"
-# 这条链上 √n 成立：深 16 倍，显存只多到 3.7 倍；而每层一个检查点，什么都省不下。transformer 里，内部比边界大得多，√32 ≈ 6 个 block 一段，反而比一个 block 一段*更*占显存；最好的是两个一段，也只好一点点。所以大家用的“每个 block 一个检查点”，其实随深度线性增长，只是常数很小，而且并不吃亏。要到几百层，√n 才会赢。
+# 这条链上 √n 成立：深 16 倍，显存只多到 3.7 倍；而每层一个检查点，什么都省不下。transformer 里，内部比边界大得多，√32 ≈ 6 个 block 一段，反而比一个 block 一段*更*占显存；最好的是两个一段，也只好一点点。所以大家用的“每个 block 一个检查点”，其实随深度线性增长，只是常数很小，而且并不吃亏。要超过 500 层，√n 才会赢。
 #
 # **任务。** 把这个和写成函数：整整一段重算完时活着多少字节，`segments_bytes(n, every, boundary, inside)`。
 
@@ -523,6 +503,9 @@ check("checkpointing.segments_bytes", segments_bytes)
 
 # %%
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
+from torch.utils.flop_counter import FlopCounterMode
+
+from course_lib.dryrun import on_meta
 
 aten = torch.ops.aten
 attention = [aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default]
