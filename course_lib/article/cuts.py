@@ -11,7 +11,7 @@ from course_lib.article.bills import bill_of
 from course_lib.cards import find_card
 from course_lib.device import device_range
 from course_lib.dryrun import dry_run, dry_run_config
-from course_lib.dryrun.grow import grow
+from course_lib.dryrun.grow import at_depth
 from course_lib.dryrun.hf_model import batch_of, build_model
 from course_lib.hf_config import read_config, read_model
 from course_lib.i18n import _
@@ -76,7 +76,7 @@ def adam_for_half_a_per_cent() -> Finding:
 def all_weights_in_backward() -> Trace:
     """A step of Llama-2-7B that updates each weight, with Adafactor, as soon as its gradient is there."""
 
-    def at_depth(layers: int) -> Trace:
+    def run(layers: int) -> Trace:
         recipe = replace(ONE, checkpoint="block")
         model, batch = build_model(read_config(MODEL), recipe, layers), batch_of(recipe)
         optimizers = {each: torch.optim.Adafactor([each], lr=1e-3, foreach=False) for each in model.parameters()}
@@ -92,7 +92,7 @@ def all_weights_in_backward() -> Trace:
         events = (event._replace(moment=_BACKWARD.get(event.moment, event.moment)) for event in trace.events)
         return Trace(tuple(events), trace.static_bytes)
 
-    return grow(at_depth(3), at_depth(4), read_model(MODEL).layers - 3)
+    return at_depth(run, read_model(MODEL).layers)
 
 
 @finding("C21")

@@ -40,7 +40,7 @@ LANGUAGE = "en"
 # %% [markdown] lang="en"
 # ## Predict
 #
-# The job: fine-tune Llama-2-7B, 32 sequences of 2048 tokens for each update of the weights, on an RTX 3090. We start where nobody can afford to stay, all weights in FP32, all 32 sequences at once, and make four cuts:
+# The job: fine-tune Llama-2-7B, 32 sequences of 2048 tokens for each update of the weights, on an RTX 3090. The usual estimate of 120 GB (01) is for a sequence or two at a time; all 32 at once, in FP32, is where we start, and make four cuts:
 #
 # 1. **accumulate** 8 micro-batches of 4,
 # 2. **pure BF16** in place of FP32,
@@ -52,7 +52,7 @@ LANGUAGE = "en"
 # %% [markdown] lang="zh"
 # ## 预测
 #
-# 任务：在 RTX 3090 上微调 Llama-2-7B，每更新一次权重用 32 条、每条 2048 个 token。起点谁也承受不起：权重全部 FP32，32 条一次算完。然后砍四刀：
+# 任务：在 RTX 3090 上微调 Llama-2-7B，每更新一次权重用 32 条、每条 2048 个 token。常说的 120 GB（01 课）只是一次一两条的情形；我们从更狠的起点出发：权重全部 FP32，32 条一次算完。然后砍四刀：
 #
 # 1. **梯度累积**：8 个微批，每个 4 条；
 # 2. **纯 BF16** 代替 FP32；
@@ -128,7 +128,7 @@ show(side_by_side(some, [rtx_3090]), comparison_alt_text(some))
 #
 # - **Accumulation** takes activations, by the number of sequences at once, and nothing else. From now on gradients have to stay between micro-batches.
 # - **Pure BF16** halves weights, gradients and optimizer state, and most activations.
-# - **LoRA** takes gradients and optimizer state. It *adds* activations: each adapter keeps its own FP32 copy of its input. Its operations fall by three tenths, since frozen weights need no gradients.
+# - **LoRA** takes gradients and optimizer state. It *adds* activations: each adapter keeps its input once more, in FP32 and after a dropout of its own. Its operations fall by three tenths, since frozen weights need no gradients.
 # - **Checkpointing** takes the activations, all but one boundary for each block. It costs one more forward pass, and with LoRA that is just what LoRA had saved: 6.15 operations, as many as full training without it.
 #
 # Prices that no counter shows: pure BF16 rounds small updates away (02), LoRA can only learn a change of low rank, accumulation of small micro-batches keeps the card less busy (04).
@@ -151,7 +151,7 @@ show(side_by_side(some, [rtx_3090]), comparison_alt_text(some))
 #
 # - **梯度累积**砍激活值，砍到同时算的条数为止，别的一概不动。而且从此在微批之间，梯度必须一直留着。
 # - **纯 BF16** 让权重、梯度、优化器状态减半，激活值也少了大半截。
-# - **LoRA** 砍梯度和优化器状态，但激活值反而*多了*：每个适配器都要留一份 FP32 的输入副本。运算量少了三成，因为冻结的权重不用算梯度。
+# - **LoRA** 砍梯度和优化器状态，但激活值反而*多了*：每个适配器都要把输入再留一份，FP32 的，还各自做过 dropout。运算量少了三成，因为冻结的权重不用算梯度。
 # - **检查点**砍激活值，每层只留一个边界。代价是多算一遍前向；和 LoRA 一起用，这一遍恰好等于 LoRA 省下的运算：6.15，跟不用 LoRA 的全量训练一样多。
 #
 # 还有计数器数不出来的代价：纯 BF16 会把小的更新舍掉（02 课），LoRA 只学得到低秩的改变，微批太小则显卡吃不饱（04 课）。
@@ -458,12 +458,12 @@ check("recipe.merged", merged)
 # %% [markdown] lang="en"
 # ## Deeper: the order of the cuts
 #
-# How much does checkpointing save? The waterfall said 49.5 GB. But it also said in which order the cuts were made. Make each of them **first**, from FP32 with micro-batches of 4, or **last**, when the three others are there:
+# How much does checkpointing save? The waterfall said 53.8 GB. But it also said in which order the cuts were made. Make each of them **first**, from FP32 with micro-batches of 4, or **last**, when the three others are there:
 
 # %% [markdown] lang="zh"
 # ## 深入：先砍哪一刀
 #
-# 检查点能省多少？瀑布图说是 49.5 GB。可那是按图上的顺序砍的。现在让每一刀都试两次：**最先**砍（从 FP32、微批 4 条出发），以及**最后**砍（其余几刀都已砍完）：
+# 检查点能省多少？瀑布图说是 53.8 GB。可那是按图上的顺序砍的。现在让每一刀都试两次：**最先**砍（从 FP32、微批 4 条出发），以及**最后**砍（其余几刀都已砍完）：
 
 # %%
 start, end = recipes["accumulate 8×4"], recipes["checkpointing"]
