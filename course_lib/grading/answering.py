@@ -55,7 +55,8 @@ class Answering:
 
     def __call__(self, message: dict[str, Any]) -> dict[str, Any]:
         asked = {key: unpack(value) for key, value in message.items()}
-        return getattr(self, f"_{asked.pop('op')}")(**asked)
+        reply = getattr(self, f"_{asked.pop('op')}")(**asked)
+        return {key: pack(value) for key, value in reply.items()}
 
     def _look(self, names: list[str]) -> dict[str, Any]:
         """What each name is: a function (to be called from afar), a value, or nothing."""
@@ -63,26 +64,25 @@ class Answering:
         for name in names:
             if name in self.names:
                 value = self.names[name]
-                travels = not callable(value) or value is ...
-                found[name] = {"value": pack(value)} if travels else {"function": True}
+                found[name] = ("function",) if callable(value) else ("value", value)
         return {"found": found}
 
     def _observe(self, name: str, arguments: tuple, settings: dict[str, Any]) -> dict[str, Any]:
-        return {"value": pack(judge.observe(self.names[name], *arguments, **settings))}
+        return {"value": judge.observe(self.names[name], *arguments, **settings)}
 
     def _call(self, name: str, arguments: tuple, settings: dict[str, Any]) -> dict[str, Any]:
         try:
-            return {"value": pack(self.names[name](*arguments, **settings))}
+            return {"value": self.names[name](*arguments, **settings)}
         except Exception as error:
             return {"raised": type(error).__name__, "text": str(error)[:1000]}
 
-    def _ask(self, name: str, witness_id: int, size: bench.Size, device: str, recipe: str) -> dict[str, Any]:
+    def _ask(self, name: str, number: int, size: bench.Size, device: str, recipe: str) -> dict[str, Any]:
         """``measure_peak`` before a witness that remembers the models it made."""
-        present = self.witnesses.setdefault(witness_id, witness.Witness(size, device))
+        present = self.witnesses.setdefault(number, witness.Witness(size, device))
         gc.collect()
         with pretend_card() if device == "cuda" else nullcontext():
             peak = present.ask(self.names[name], recipe)
-        return {"peak": pack(peak), "seen": pack(present.seen), "optimizer": str(present.optimizer)}
+        return {"peak": peak, "seen": present.seen, "optimizer": str(present.optimizer)}
 
     def _watch(
         self, name: str, bench: watched_training.Bench, optimizer: tuple[str, dict[str, Any]], scale: float | None,
@@ -96,7 +96,7 @@ class Answering:
         seen = watched_training.watch(
             self.names[name], bench, lambda parameters, lr: OPTIMIZERS[kind](parameters, lr=lr, **more), **settings
         )
-        return {"seen": pack(seen), "scaled": scaler and scaler.scaled, "scale": scaler and scaler.get_scale()}
+        return {"seen": seen, "scaled": scaler and scaler.scaled, "scale": scaler and scaler.get_scale()}
 
     def _step(
         self, name: str, bed: tuple[int, type, float], every: int | None, dropout: float | None, frozen: bool,
@@ -108,7 +108,7 @@ class Answering:
                 return self._stepped(self.names[name], segments.Bed(*bed), every, dropout, frozen, modes, wrapped_in,
                                      backward)  # fmt: skip
             except Exception as error:
-                return {"raised": pack(judge.Raised(type(error).__name__, judge._told(error)))}
+                return {"raised": judge.Raised(type(error).__name__, judge._told(error))}
 
     def _stepped(
         self, function: Any, bed: segments.Bed, every: int | None, dropout: float | None, frozen: bool,
@@ -133,7 +133,7 @@ class Answering:
             runs[:] = [0] * bed.blocks
             loss = segments._step(model.train(mode == "train"), bed.batch, backward)
         gradients = [each.grad for each in model.parameters()]
-        return {"returned": kind, "loss": pack(loss), "gradients": pack(gradients), "runs": runs,
+        return {"returned": kind, "loss": loss, "gradients": gradients, "runs": runs,
                 "keys": list(model.state_dict())}  # fmt: skip
 
     def _kept(self, name: str, bed: tuple[int, type, float], every: int) -> dict[str, Any]:
@@ -145,9 +145,9 @@ class Answering:
                 segments._applied(self.names[name], the_bed.fresh(), every), the_bed.batch
             )
 
-        return {"value": pack(judge.observe(look))}
+        return {"value": judge.observe(look)}
 
     def _said(self, name: str, bed: tuple[int, type, float], every: int) -> dict[str, Any]:
         """What ``compare`` returns or raises."""
         the_bed = segments.Bed(*bed)
-        return {"value": pack(judge.observe(self.names[name], the_bed.fresh, the_bed.batch, every))}
+        return {"value": judge.observe(self.names[name], the_bed.fresh, the_bed.batch, every)}
