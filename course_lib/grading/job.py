@@ -18,7 +18,8 @@ from course_lib.grading.sanitize import NeedsHuman, sanitize
 from course_lib.grading.score import Graded, score, ungraded
 from course_lib.pipeline.repository import Repository
 
-_sandboxes: dict[str, Sandbox] = {}
+#: By kind. One that is put here before workers are forked is theirs, too.
+sandboxes: dict[str, Sandbox] = {}
 
 
 def make_job(content: bytes, assignment: str, seed: str, sandbox: str, budget: Budget, own: Mapping[str, Any]) -> bytes:
@@ -47,14 +48,9 @@ def assignment_of(name: str, own: str = "{}") -> Assignment:
 
 def sandbox_of(kind: str) -> Sandbox:
     """This process's, started when it is first needed."""
-    if kind not in _sandboxes:
-        _sandboxes[kind] = Sandbox(kind)
-    return _sandboxes[kind]
-
-
-def close_sandboxes() -> None:
-    while _sandboxes:
-        _sandboxes.popitem()[1].close()
+    if kind not in sandboxes:
+        sandboxes[kind] = Sandbox(kind)
+    return sandboxes[kind]
 
 
 def _grade(content: bytes, assignment: Assignment, seed: str, sandbox: Sandbox, budget: Budget) -> Graded:

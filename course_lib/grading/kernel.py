@@ -16,7 +16,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from course_lib.grading.wire import Line, Silence
+from course_lib.grading.line import Line, Silence
 
 _MOST_TEXT = 1 << 16  #: characters of a stream that a cell keeps
 _MOST_SHOWN = 1 << 20  #: characters of everything that it displays
