@@ -12,7 +12,7 @@ from torch import nn
 from course_lib.accounts import Moment
 from course_lib.exercises import peak_mistakes
 from course_lib.exercises import precision_mistakes as mistakes
-from course_lib.exercises.bench import RECIPES, Size, on_pretend_card, peak_of, trace_of, wide_and_long
+from course_lib.exercises.bench import RECIPES, Reading, Size, on_pretend_card, peak_of, trace_of, wide_and_long
 from course_lib.exercises.judge import Broken, Near, Promise, Raised, judge, observe, refuse_stubs, same
 from course_lib.exercises.pretend_card import pretend_card
 from course_lib.exercises.witness import MeasurePeak, Seen, Witness
@@ -194,7 +194,7 @@ def check_own_peaks(config: Any, batch: Any, length: Any, fp32_gib: Any, amp_gib
 def check_own_reason(config: Any, batch: Any, length: Any, reason: Any) -> None:
     """Why autocast lowers that peak, or does not: by the moments in which the two peaks fall."""
     size = _own_size(config, batch, length)
-    moments = {recipe: trace_of(size, recipe, "meta").peak_moment for recipe in ("fp32", "amp-bf16")}
+    moments = {recipe: trace_of(size, recipe, "meta", Reading()).peak_moment for recipe in ("fp32", "amp-bf16")}
     right = "A" if moments["fp32"] is Moment.OPTIMIZER_STEP else "B"
     promise = Promise(
         _("your reason (fp32 peak in {one}, amp-bf16 peak in {other})").format(

@@ -8,6 +8,7 @@ stands in the submission.
 import ast
 import json
 import re
+import symtable
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -229,7 +230,7 @@ def _to_run(cells: Sequence[Given], released: Sequence[Given], assignment: Assig
                 continue
             needed[place] = text
         else:
-            used |= _words(cell.text)
+            used |= _used(cell.text)
             needed[place] = cell.text
     return [RunCell("", cell.grade_id, place) if _is_tests(assignment, cell.grade_id)
             else RunCell(needed[place], "", place) for place, cell in code if place in needed]  # fmt: skip
@@ -242,7 +243,7 @@ def _slice(text: str, used: set[str]) -> str:
         if isinstance(statement, ast.Expr) or not _bound(statement) & used:
             continue
         kept.append(ast.unparse(statement))
-        used |= _words(kept[-1])
+        used |= _used(kept[-1])
     return "\n".join(reversed(kept))
 
 
@@ -255,6 +256,20 @@ def _bound(statement: ast.stmt) -> set[str]:
     changed = [node for node in ast.walk(statement)
                if isinstance(node, ast.Name | ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store)]
     return {name.id for each in changed for name in ast.walk(each) if isinstance(name, ast.Name)}
+
+
+def _used(text: str) -> set[str]:
+    """Global names that a cell may look up; every word of it, where it is no plain Python or looks names up itself."""
+    try:
+        waiting, found = [symtable.symtable(text, "<cell>", "exec")], set[str]()
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return _words(text)
+    while waiting:
+        table = waiting.pop()
+        waiting += table.get_children()
+        top = table.get_type() == "module"
+        found |= {each.get_name() for each in table.get_symbols() if each.is_referenced() and (top or each.is_global())}
+    return found | _words(text) if found & {"eval", "exec", "globals", "locals", "vars", "get_ipython"} else found
 
 
 def _words(text: str) -> set[str]:
