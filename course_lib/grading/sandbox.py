@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.errors import CourseError
-from course_lib.grading.namespaces import Limits
 from course_lib.grading.line import Line, Silence, TooLate
+from course_lib.grading.namespaces import Limits
 
 SANDBOXES = ("bwrap", "docker", "none")
 _PACKAGE = Path(__file__).resolve().parents[1]
