@@ -16,7 +16,7 @@ MOST_BYTES = 50 * 2**20  #: of one notebook
 _MOST_UNPACKED = 4 * 2**30  #: of one zip
 _MOST_RATIO = 200  #: unpacked ÷ packed, above which a large file is a bomb
 _MOST_FILES = 50_000
-_IGNORED = re.compile(r"(^|/)(\.|__MACOSX/|Thumbs\.db$|desktop\.ini$)|\.(db|log|csv)$|(^|/)timestamp\.txt$")
+_IGNORED = re.compile(r"(^|/)(\.(?!\./)|__MACOSX/|Thumbs\.db$|desktop\.ini$)|\.(db|log|csv)$|(^|/)timestamp\.txt$")
 #: What a browser, Colab or Canvas puts around a file's name.
 _TRY = re.compile(r"(?: ?\((\d+)\)|-(\d{1,2}))$")
 _COPY = re.compile(r"^(?:Copy of |副本 ?)+|(?: 的副本| 副本|_副本)$", re.I)

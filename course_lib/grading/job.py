@@ -13,7 +13,7 @@ from typing import Any
 from course_lib.grading.assignment import Assignment
 from course_lib.grading.execute import Budget, run_submission
 from course_lib.grading.namespaces import Limits
-from course_lib.grading.sandbox import Sandbox
+from course_lib.grading.sandbox import Ended, Sandbox
 from course_lib.grading.sanitize import NeedsHuman, sanitize
 from course_lib.grading.score import Graded, score, ungraded
 from course_lib.pipeline.repository import Repository
@@ -37,7 +37,11 @@ def grade(job: bytes) -> bytes:
     about = json.loads(head)
     assignment = assignment_of(about["assignment"], json.dumps(about["own"], sort_keys=True))
     budget = Budget(**{**about["budget"], "limits": Limits(**about["budget"]["limits"])})
-    graded = _grade(content, assignment, about["seed"], sandbox_of(about["sandbox"]), budget)
+    try:
+        graded = _grade(content, assignment, about["seed"], sandbox_of(about["sandbox"]), budget)
+    except Ended:
+        sandboxes.pop(about["sandbox"])
+        graded = _grade(content, assignment, about["seed"], sandbox_of(about["sandbox"]), budget)
     return json.dumps(graded.to_dict()).encode()
 
 

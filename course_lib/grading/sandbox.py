@@ -40,6 +40,10 @@ class Gone(Exception):
         self.why = why
 
 
+class Ended(Exception):
+    """The sandbox itself is no more; a new one has to be made."""
+
+
 @dataclass
 class Room:
     """A conversation with one child. Close it, and all that ran in it is dead."""
@@ -147,8 +151,7 @@ class Sandbox:
         try:
             socket.send_fds(self._lines[bare], [json.dumps(request).encode()], [theirs.fileno(), their_leash.fileno()])
         except OSError as error:
-            raise CourseError("the sandbox has ended unexpectedly; run the command again, it goes on where it stopped"
-                              ) from error  # fmt: skip
+            raise Ended from error
         finally:
             theirs.close()
             their_leash.close()
