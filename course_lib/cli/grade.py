@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "grade",
-        description="Grade what students handed in: each notebook runs in a sandbox, and its functions are asked from "
-        "outside on inputs that nobody knew before. A run that was stopped goes on where it was. Writes OUT/grades.csv, "
+        description="Grade what students handed in: each notebook runs in a sandbox, its functions are asked from "
+        "outside on inputs that nobody knew before. A run that was stopped goes on. Writes OUT/grades.csv, "
         "OUT/questions.csv, OUT/feedback/STUDENT/ASSIGNMENT.html, OUT/class.html, files for Canvas and Moodle in "
         "OUT/upload, and an nbgrader course with its gradebook.",
         epilog="example: course grade ex1_precision ex2_checkpointing --submissions downloads.zip --out graded",
     )
     parser.add_argument("assignment", nargs="+", metavar="ASSIGNMENT", help="exercises, such as ex1_precision")
-    parser.add_argument("--submissions", required=True, type=Path, metavar="PATH", help="a folder, a .zip or a notebook")
+    parser.add_argument(
+        "--submissions", required=True, type=Path, metavar="PATH", help="a folder, a .zip or a notebook"
+    )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where everything is written")
     parser.add_argument("--workers", type=_count, default=os.cpu_count() or 1, metavar="N",
                         help="submissions at a time (the number of cores)")  # fmt: skip
@@ -32,7 +34,9 @@ def add_parser(subparsers: Any) -> None:
                         help="none runs what students wrote as you, on this machine")  # fmt: skip
     parser.add_argument("--seed", type=int, metavar="N", help="of the fresh inputs (drawn once for each OUT)")
     parser.add_argument("--class", dest="settings", type=Path, metavar="FILE", help="your class.toml")
-    parser.add_argument("--roster", type=Path, metavar="CSV", help="students, in a column `student`, and their other names")
+    parser.add_argument(
+        "--roster", type=Path, metavar="CSV", help="students, in a column `student`, and their other names"
+    )
     parser.add_argument("--pattern", default="", metavar="REGEX", help="finds (?P<student>…) in each path")
 
 
@@ -90,7 +94,9 @@ def _show(console: "Console", rows: "list[Row]", out: Path) -> None:
     colours = {"graded": "green", "needs-human": "yellow", "failed": "red"}
     for row in rows:
         score = f"{row.score:g} / {row.graded.max_points:g}"
-        table.add_row(Text(row.student), row.assignment.name, score, Text(row.graded.status, colours[row.graded.status]))
+        table.add_row(
+            Text(row.student), row.assignment.name, score, Text(row.graded.status, colours[row.graded.status])
+        )
     console.print(table)
     for row in rows:
         if row.graded.status != "graded":

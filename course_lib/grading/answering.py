@@ -119,7 +119,7 @@ class Answering:
             for each, parameter in model.named_parameters():
                 parameter.requires_grad_(not each.startswith(("embedding", "positions")))
         runs = [0] * bed.blocks
-        for index, block in enumerate(model.blocks):
+        for index, block in enumerate(model.blocks):  # type: ignore[arg-type]
 
             def count(*_: Any, index: int = index) -> None:
                 runs[index] += 1

@@ -80,7 +80,9 @@ def run_submission(
         code = questions[cell.grade_id].visible if cell.grade_id else cell.code
         reply = room.ask({"op": "run", "code": code}, seconds)
         error = reply.get("error")
-        return Ran(cell.position, cell.grade_id, list(reply.get("outputs", [])), error if error is None else dict(error))
+        return Ran(
+            cell.position, cell.grade_id, list(reply.get("outputs", [])), error if error is None else dict(error)
+        )
 
     first = _Walk(sandbox, budget, bare=False)
     outcome.ran = list(first.through(cells, visible))
@@ -125,7 +127,8 @@ class _Walk:
 
     def through(self, cells: Sequence[RunCell], each: Callable[[Room, RunCell, float], Ran]) -> Iterator[Ran]:
         ends_at = time.monotonic() + self.budget.notebook_seconds
-        room, restarts, done = self._room(), 0, list[RunCell]()
+        room: Room | None = self._room()
+        restarts, done = 0, list[RunCell]()
         try:
             for cell in cells:
                 left = min(self.budget.cell_seconds, ends_at - time.monotonic())

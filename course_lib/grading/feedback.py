@@ -18,8 +18,8 @@ PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width">
 <style>
 body {{ font: 16px/1.55 system-ui, sans-serif; max-width: 48rem; margin: 2rem auto; padding: 0 1rem; color: #1c2330 }}
-table {{ border-collapse: collapse }} td, th {{ text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid #d8dde6 }}
-pre {{ background: #f4f6f9; padding: .7rem; overflow-x: auto; font-size: 14px; white-space: pre-wrap }}
+table {{ border-collapse: collapse }} td, th {{ text-align: left; padding: .25rem 1rem .25rem 0 }}
+pre {{ background: #f4f6f9; padding: .7rem; font-size: 14px; white-space: pre-wrap }}
 .full {{ color: #16703c }} .lost {{ color: #a3261f }} .person {{ color: #7a5b00 }} img {{ max-width: 100% }}
 </style></head><body>
 {body}
@@ -40,16 +40,19 @@ def feedback_html(row: Row) -> str:
     if not row.has_score and graded.reason:
         parts.append(f"<p>{escape(graded.reason)}</p>")
     if row.penalty:
-        parts.append(f"<p>{escape(_('Taken off for lateness: {points}').format(points=f'{row.penalty:g}'))}</p>")
+        late = _("Taken off for lateness: {points}").format(points=f"{row.penalty:g}")
+        parts.append(f"<p>{escape(late)}</p>")
     if graded.notes:
         lines = "".join(f"<li>{escape(note)}</li>" for note in graded.notes)
-        parts.append(f"<p>{escape(_('Repaired before grading:'))}</p><ul>{lines}</ul>")
+        repaired = _("Repaired before grading:")
+        parts.append(f"<p>{escape(repaired)}</p><ul>{lines}</ul>")
     errors = {cell["grade_id"]: cell.get("error") for cell in graded.cells if cell["grade_id"]}
     parts += [_question(each, errors.get(each.question)) for each in graded.scores if row.has_score]
     outputs = [(number, cell) for number, cell in enumerate(graded.cells, 1) if cell.get("outputs") or
                (cell.get("error") and not cell["grade_id"]) or cell.get("gone")]  # fmt: skip
     if outputs:
-        parts.append(f"<h2>{escape(_('What your cells printed'))}</h2>")
+        printed = _("What your cells printed")
+        parts.append(f"<h2>{escape(printed)}</h2>")
         parts += [_cell(number, cell) for number, cell in outputs]
     return f"<!-- {get_language()} -->\n" + PAGE.format(title=escape(title), body="\n".join(parts))
 
@@ -61,13 +64,15 @@ def _question(each: Score, error: dict[str, Any] | None) -> str:
     if error:
         parts.append(f"<pre>{escape(str(error.get('says') or error.get('name'))[:_MOST_SHOWN])}</pre>")
     elif each.hidden:
-        parts.append(f"<p>{escape(_('The test that you see passes; a hidden one, on other inputs, does not.'))}</p>")
+        hidden = _("The test that you see passes; a hidden one, on other inputs, does not.")
+        parts.append(f"<p>{escape(hidden)}</p>")
     elif each.reason:
         parts.append(f"<p>{escape(_reason(each))}</p>")
     mistake = all_mistakes().get(each.mistake or "")
     if mistake and (each.hidden or not error):
-        parts.append(f"<p>{escape(_('It looks like [{name}]: {says}').format(name=mistake.name, says=_(mistake.says)))} "
-                     f"({escape(_('Explained in: {where}').format(where=mistake.where))})</p>")  # fmt: skip
+        looks_like = _("It looks like [{name}]: {says}").format(name=mistake.name, says=_(mistake.says))
+        explained = _("Explained in: {where}").format(where=mistake.where)
+        parts.append(f"<p>{escape(looks_like)} ({escape(explained)})</p>")
     return "\n".join(parts)
 
 
@@ -78,7 +83,8 @@ def _reason(each: Score) -> str:
 
 
 def _cell(number: int, cell: dict[str, Any]) -> str:
-    parts = [f"<h4>{escape(_('cell {number}').format(number=number))} {escape(cell['grade_id'])}</h4>"]
+    heading = _("cell {number}").format(number=number)
+    parts = [f"<h4>{escape(heading)} {escape(cell['grade_id'])}</h4>"]
     for output in cell.get("outputs", ()):
         if output.get("output_type") == "stream":
             parts.append(f"<pre>{escape(str(output.get('text', ''))[:_MOST_SHOWN])}</pre>")
@@ -90,7 +96,8 @@ def _cell(number: int, cell: dict[str, Any]) -> str:
         said = f"{error.get('name')}: {error.get('says')}{line}"[:_MOST_SHOWN]
         parts.append(f"<pre>{escape(said)}</pre>")
     if cell.get("gone"):
-        parts.append(f"<p class=lost>{escape(_('stopped here'))}: {escape(cell['gone'])}</p>")
+        stopped = _("stopped here")
+        parts.append(f"<p class=lost>{escape(stopped)}: {escape(cell['gone'])}</p>")
     return "\n".join(parts)
 
 

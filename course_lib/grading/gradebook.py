@@ -26,7 +26,7 @@ from course_lib.grading.score import Graded
 from course_lib.pipeline.editions import to_bytes
 
 COURSE = "big-models-small-gpus"
-_CONFIG = '''"""nbgrader's settings for this graded class; run its commands, and JupyterLab for formgrader, in this folder."""
+_CONFIG = '''"""nbgrader's settings for this class; run its commands, and JupyterLab for formgrader, in this folder."""
 
 from pathlib import Path
 
@@ -79,8 +79,11 @@ class Book:
         cells: list[Any] = []
         for position, cell in enumerate(graded.cells):
             metadata = released.get(cell["grade_id"], {})
-            made = (nbformat.v4.new_code_cell(cell["text"], metadata=metadata, outputs=_outputs(cell))
-                    if cell["kind"] == "code" else nbformat.v4.new_markdown_cell(cell["text"], metadata=metadata))  # fmt: skip
+            text = cell["text"]
+            if cell["kind"] == "code":
+                made: Any = nbformat.v4.new_code_cell(text, metadata=metadata, outputs=_outputs(cell))
+            else:
+                made = nbformat.v4.new_markdown_cell(text, metadata=metadata)
             made["id"] = f"cell-{position:04d}"
             cells.append(made)
         if not graded.cells:

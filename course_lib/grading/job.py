@@ -67,7 +67,7 @@ def _grade(content: bytes, assignment: Assignment, seed: str, sandbox: Sandbox, 
     ran = {each.position: each for each in outcome.ran}
     cells = []
     for position, cell in enumerate(sane.cells):
-        shown = {"kind": cell.kind, "text": cell.text, "grade_id": cell.grade_id}
+        shown: dict[str, Any] = {"kind": cell.kind, "text": cell.text, "grade_id": cell.grade_id}
         if position in ran:
             shown |= {"outputs": ran[position].outputs, "error": ran[position].error, "gone": ran[position].gone}
         cells.append(shown)

@@ -8,6 +8,8 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import IO, Any
 
 from IPython.core.displayhook import DisplayHook
@@ -32,7 +34,9 @@ class _Hook(DisplayHook):
         return
 
     def write_format_data(self, format_dict: dict, md_dict: dict | None = None) -> None:
-        self.shell.display_pub.publish(format_dict, md_dict or {})
+        self.shell.display_pub.publish(  # type: ignore[union-attr]
+            format_dict, md_dict or {}
+        )
 
     def finish_displayhook(self) -> None:
         return
@@ -62,7 +66,7 @@ def serve(end: socket.socket, request: dict[str, Any], bare: bool) -> None:
     config.HistoryManager.enabled = False
     shell = _Shell.instance(config=config)
     sys.modules["__main__"] = shell.user_module
-    answer = None
+    answer: Callable[[dict[str, Any]], dict[str, Any]] = partial(_run, shell, out=out, err=err)
     if bare:
         from course_lib.grading.answering import Answering
 
@@ -79,7 +83,7 @@ def serve(end: socket.socket, request: dict[str, Any], bare: bool) -> None:
 
 
 def _catch(fd: int) -> IO[bytes]:
-    file = tempfile.TemporaryFile()
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
     os.dup2(file.fileno(), fd)
     return file
 
@@ -88,19 +92,20 @@ def _run(shell: _Shell, message: dict[str, Any], out: IO[bytes], err: IO[bytes])
     start = time.perf_counter()
     result = shell.run_cell(message["code"], store_history=True)
     error = result.error_before_exec or result.error_in_exec
-    outputs = []
+    outputs: list[dict[str, Any]] = []
+    published: Any = shell.display_pub
     for name, file in (("stdout", out), ("stderr", err)):
         (sys.stdout if name == "stdout" else sys.stderr).flush()
         text = _since(file)
         if text:
             outputs.append({"output_type": "stream", "name": name, "text": text})
     room = _MOST_SHOWN
-    for shown in shell.display_pub.outputs:
+    for shown in published.outputs:
         data = {kind: content for kind, content in shown["data"].items() if isinstance(content, str)}
         room -= sum(map(len, data.values()))
         if room > 0:
             outputs.append({"output_type": "display_data", "data": data, "metadata": {}})
-    shell.display_pub.outputs = []
+    published.outputs = []
     reply: dict[str, Any] = {"seconds": time.perf_counter() - start, "outputs": outputs, "error": None}
     if error is not None:
         mistake = getattr(error, "mistake", None)

@@ -1,4 +1,4 @@
-"""Linux's own walls around a process: namespaces, mounts, resource limits, privileges (see namespaces(7), unshare(2))."""
+"""Linux's own walls around a process: namespaces, mounts, limits, privileges (see namespaces(7), unshare(2))."""
 
 import ctypes
 import os

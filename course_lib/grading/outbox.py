@@ -35,7 +35,7 @@ class Outbox:
             raise CourseError(f"--out: {folder} cannot be written: {error.strerror}") from error
         there = kept.read_text(encoding="utf-8").strip()
         if seed is not None and str(seed) != there:
-            raise CourseError(f"--seed: {folder} was begun with another seed; choose another folder or leave --seed out")
+            raise CourseError(f"--seed: {folder} was begun with another; choose another folder or leave --seed out")
         return cls(folder, there)
 
     def result(self, key: str) -> Graded | None:

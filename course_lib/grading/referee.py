@@ -122,7 +122,7 @@ def judge_part(code: str, student: Student, names: dict[str, Any], reference: di
     except Exception as error:
         if student.gone:
             return Verdict(False, gone=student.gone)
-        return Verdict(False, f"{type(error).__name__}: {error}")
+        return Verdict(False, type(error).__name__ + ": " + str(error))
     return Verdict(True)
 
 
@@ -131,7 +131,7 @@ def reseeded(code: str, seed: str) -> str:
     tree = ast.parse(code)
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "seed" and isinstance(node.value, ast.Constant):
-            digest = hashlib.sha256(f"{seed}:{node.value.value}".encode()).digest()
+            digest = hashlib.sha256(f"{seed}:{node.value.value!r}".encode()).digest()
             node.value = ast.copy_location(ast.Constant(int.from_bytes(digest[:4]) % 2**31), node.value)
     return ast.unparse(ast.fix_missing_locations(tree))
 
@@ -220,7 +220,7 @@ def _facts(bed: segments.Bed, function: Remote) -> judge.Facts:
         reply = function.student.ask("step", name=function.name, bed=_made_of(bed), every=every, dropout=dropout,
                                      frozen=frozen, modes=list(modes), wrapped_in=wrapped_in,
                                      backward=backward)  # fmt: skip
-        return reply["raised"] if "raised" in reply else reply
+        return reply.get("raised", reply)
 
     def of(reply: Any, read: Any) -> Any:
         return reply if isinstance(reply, judge.Raised) else read(reply)
@@ -251,7 +251,8 @@ def _facts(bed: segments.Bed, function: Remote) -> judge.Facts:
         facts[names.refused(every)] = of(step(every), lambda got: "an answer")
     facts[names.DROPOUT] = gradients(step(1, "train", dropout=0.25), dropout=0.25)
     facts[names.FROZEN] = gradients(step(1, "train", frozen=True), frozen=True)
-    for name, modes, wrapped_in in ((names.RUNS_EVAL, ("eval",), "train"), (names.RUNS_AGAIN, ("eval", "train"), "train"),
+    for name, modes, wrapped_in in ((names.RUNS_EVAL, ("eval",), "train"),
+                                    (names.RUNS_AGAIN, ("eval", "train"), "train"),
                                     (names.RUNS_LATER, ("train",), "eval")):  # fmt: skip
         facts[name] = of(step(1, *modes, wrapped_in=wrapped_in), lambda got: got["runs"])
     facts[names.EVAL_LOSS] = loss(step(1, "eval", backward=False), training=False)
@@ -271,5 +272,3 @@ def _compared(came: Any, right: list[torch.Tensor | None]) -> str:
     if any(other is None for _, other in pairs):
         return "some are None"
     return "equal" if all(_same_tensor(other, one) for one, other in pairs) else "different"
-
-

@@ -87,7 +87,7 @@ def _canvas(rows: Sequence[Row]) -> str:
 
 
 def _moodle(rows: Iterable[Row]) -> str:
-    """Moodle's grade import: match ``ID number``, map ``Grade`` to the assignment, ``Feedback comments`` to feedback."""
+    """Moodle's grade import: match ``ID number``; ``Grade`` is the assignment's, ``Feedback comments`` its feedback."""
     return _csv(("ID number", "Grade", "Feedback comments"),
                 ((row.student, number(row.score) if _settled(row) else "", row.graded.reason if _settled(row) else "")
                  for row in rows))  # fmt: skip
@@ -109,23 +109,31 @@ def _zip(pages: Mapping[str, str], assignment: str) -> bytes:
 
 def _class_page(rows: Sequence[Row]) -> str:
     """Which misconception how often, and how each question went; no names."""
-    parts = [f"<h1>{escape(_('The class'))}</h1>"]
+    title, question, full_points = _("The class"), _("question"), _("full points")
+    parts = [f"<h1>{escape(title)}</h1>"]
     for name in dict.fromkeys(row.assignment.name for row in rows):
         ours = [row for row in rows if row.assignment.name == name and row.has_score]
-        parts.append(f"<h2>{escape(name)}</h2><p>{escape(_('Submissions with scores: {count}').format(count=len(ours)))}</p>")
-        lines = []
-        for question in dict.fromkeys(each.question for row in ours for each in row.graded.scores):
-            each = [score for row in ours for score in row.graded.scores if score.question == question]
+        count = _("Submissions with scores: {count}").format(count=len(ours))
+        parts.append(f"<h2>{escape(name)}</h2><p>{escape(count)}</p>")
+        lines = [f"<tr><th>{escape(question)}</th><th>{escape(full_points)}</th></tr>"]
+        for grade_id in dict.fromkeys(each.question for row in ours for each in row.graded.scores):
+            each = [score for row in ours for score in row.graded.scores if score.question == grade_id]
             marked = [score for score in each if score.points is not None]
             full = sum(score.points == score.max_points for score in marked)
-            lines.append(f"<tr><td>{escape(question)}</td><td>{full} / {len(marked)}</td></tr>")
-        parts.append(f"<table><tr><th>{escape(_('question'))}</th><th>{escape(_('full points'))}</th></tr>"
-                     f"{''.join(lines)}</table>")  # fmt: skip
-        known = all_mistakes()
-        seen = Counter(mistake for row in ours for mistake in {score.mistake for score in row.graded.scores}
-                       if mistake in known)  # fmt: skip
-        for mistake, count in sorted(seen.items(), key=lambda item: (-item[1], item[0])):
-            assert mistake is not None
-            parts.append(f"<p><b>{count} × {escape(mistake)}</b>: {escape(_(known[mistake].says))} "
-                         f"({escape(known[mistake].where)})</p>")  # fmt: skip
-    return PAGE.format(title=escape(_("The class")), body="\n".join(parts))
+            lines.append(f"<tr><td>{escape(grade_id)}</td><td>{full} / {len(marked)}</td></tr>")
+        parts.append(f"<table>{''.join(lines)}</table>")
+        parts += _misconceptions(ours)
+    return PAGE.format(title=escape(title), body="\n".join(parts))
+
+
+def _misconceptions(rows: Sequence[Row]) -> list[str]:
+    """The named ones, the most frequent first; each counts once for a student."""
+    known = all_mistakes()
+    seen = Counter(name for row in rows for name in {each.mistake for each in row.graded.scores} if name in known)
+    lines = []
+    for name, count in sorted(seen.items(), key=lambda item: (-item[1], str(item[0]))):
+        mistake = known[str(name)]
+        lines.append(
+            f"<p><b>{count} × {escape(mistake.name)}</b>: {escape(_(mistake.says))} ({escape(mistake.where)})</p>"
+        )
+    return lines

@@ -4,8 +4,9 @@ import csv
 import hashlib
 import hmac
 import io
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import nbformat
@@ -40,7 +41,9 @@ class Plan:
     settings: Settings = Settings()
 
 
-def grade_class(plan: Plan, workers: Workers, progress: Callable[[int, int], None] = lambda done, of: None) -> list[Row]:
+def grade_class(
+    plan: Plan, workers: Workers, progress: Callable[[int, int], None] = lambda done, of: None
+) -> list[Row]:
     """Grade everything that has not been graded, and write every report.
 
     Args:
@@ -85,14 +88,10 @@ def grade_class(plan: Plan, workers: Workers, progress: Callable[[int, int], Non
 
 
 def _own(settings: Settings, name: str) -> str:
-    import json
-
     return json.dumps(settings.own(name), sort_keys=True)
 
 
 def _with_assignment(found: Found, assignments: dict[str, Assignment]) -> Found:
-    from dataclasses import replace
-
     if found.assignment is None and not found.problem:
         match = looks_like(found.content, list(assignments.values()))
         return replace(found, assignment=match.name if match else None)
@@ -101,8 +100,6 @@ def _with_assignment(found: Found, assignments: dict[str, Assignment]) -> Found:
 
 def _refuse_wrong_tests(key: str, result: bytes, checks: dict[str, bytes]) -> None:
     """The reference goes the same way as everybody; where it loses points, the tests or this machine are wrong."""
-    import json
-
     for name, job in checks.items():
         if key == key_of(job):
             graded = Graded.from_dict(json.loads(result))
@@ -119,7 +116,7 @@ def _row(found: Found, assignments: dict[str, Assignment], outbox: Outbox, key: 
     if key:
         graded = outbox.result(key) or ungraded(assignment, "failed", _LOST)
     elif found.assignment is None:
-        graded = ungraded(assignment, "needs-human", found.problem or f"{found.name}: no assignment that is graded here")
+        graded = ungraded(assignment, "needs-human", found.problem or f"{found.name}: of no assignment graded here")
     else:
         graded = ungraded(assignment, "needs-human", found.problem)
     graded.reason = "; ".join(filter(None, (graded.reason, *found.notes)))

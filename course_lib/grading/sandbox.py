@@ -110,7 +110,7 @@ class Sandbox:
         )
         self._lines = {False: ours_open, True: ours_bare}
         self._folder = tempfile.TemporaryDirectory(prefix="course-sandbox-") if kind == "none" else None
-        self._said = tempfile.TemporaryFile()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the sandbox
         fds = (theirs_open.fileno(), theirs_bare.fileno())
         module = [str(_python()), "-m", "course_lib.grading.zygote", *map(str, fds)]
         command = module if kind == "none" else [*_bwrap(), "--", *module]
@@ -207,9 +207,9 @@ def _bwrap() -> list[str]:
                "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv"]  # fmt: skip
     if root:  # then it needs these to set the walls up, and is nobody before any notebook comes near
         command += ["--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-        command += ["--dir", "/proc", "--setenv", "COURSE_OWN_PROC", "1"]
+        command += ["--dir", "/proc", "--setenv", "COURSE_WALLS", "root"]
     else:
-        command += ["--unshare-user", "--proc", "/proc"]
+        command += ["--unshare-user", "--proc", "/proc", "--setenv", "COURSE_WALLS", "user"]
     for path in (*_visible(), _INSIDE / "course_lib"):
         for folder in reversed(path.parents[:-1]):  # bubblewrap's own would be for the eyes of who started it
             command += ["--perms", "0755", "--dir", str(folder)]
@@ -220,7 +220,8 @@ def _bwrap() -> list[str]:
         elif os.path.isdir(link):
             command += ["--ro-bind", link, link]
     command += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
-    command += ["--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm", "--perms", "1777", "--tmpfs", "/tmp", "--chdir", "/tmp"]
+    command += ["--dev", "/dev", "--perms", "1777", "--tmpfs", "/dev/shm"]
+    command += ["--perms", "1777", "--tmpfs", "/tmp", "--chdir", "/tmp"]
     for name, value in {**_VARIABLES, "PATH": f"{_python().parent}:/usr/bin:/bin", "HOME": "/tmp",
                         "PYTHONPATH": str(_INSIDE)}.items():  # fmt: skip
         command += ["--setenv", name, value]

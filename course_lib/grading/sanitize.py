@@ -1,4 +1,4 @@
-"""From whatever was handed in to the cells that are run: the student's own, and the assignment's tests where they belong.
+"""From whatever was handed in to the cells that are run: the student's own, and the tests where they belong.
 
 Nothing is executed here. What an editor or a platform did to a notebook is undone and said; what cannot be undone
 needs a human. Outputs that came with the notebook are thrown away, and test cells are the assignment's, whatever
@@ -253,8 +253,11 @@ def _bound(statement: ast.stmt) -> set[str]:
         return {statement.name}
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {(each.asname or each.name).partition(".")[0] for each in statement.names}
-    changed = [node for node in ast.walk(statement)
-               if isinstance(node, ast.Name | ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    changed = [
+        node
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name | ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store)
+    ]
     return {name.id for each in changed for name in ast.walk(each) if isinstance(name, ast.Name)}
 
 

@@ -11,7 +11,7 @@ from course_lib.grading.referee import Verdict
 #: What can be seen of these from outside are counts that a program could make up without doing the work; everything
 #: else needs the right value for inputs that nobody knew before.
 WEAK_PROOF = ("checkpoint-modes", "train-released")
-#: The peak of a 16-bit recipe is judged only where the fp32 peak is right; else the types that a model saw are all there is.
+#: The peak of a 16-bit recipe is judged only where the fp32 peak is right; else all that is left is types.
 _RESTS_ON = {"measure-peak-recipes": "measure-peak-fp32"}
 _GONE = {
     "time": "the time ran out",

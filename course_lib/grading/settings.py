@@ -1,26 +1,26 @@
 """``class.toml``: an instructor's own edition, kept outside of the repository.
 
-    seed = "anything that nobody guesses"      # of the fresh inputs of hidden tests
-    language = "zh"                            # of the feedback; otherwise that of each submission
-    pseudonyms = true                          # rows and files by pseudonym; the key is OUT/pseudonyms.csv
-    cell_seconds = 60                          # time for one cell; notebook_seconds for all of them, twice
-    memory_gib = 4
+seed = "anything that nobody guesses"      # of the fresh inputs of hidden tests
+language = "zh"                            # of the feedback; otherwise that of each submission
+pseudonyms = true                          # rows and files by pseudonym; the key is OUT/pseudonyms.csv
+cell_seconds = 60                          # time for one cell; notebook_seconds for all of them, twice
+memory_gib = 4
 
-    [deadlines]
-    ex1_precision = 2026-10-01T23:59:00+08:00
+[deadlines]
+ex1_precision = 2026-10-01T23:59:00+08:00
 
-    [late]                                     # off, where it is left out
-    grace_minutes = 15
-    percent_per_day = 10                       # of what was earned, for each day begun
-    most_percent = 50
+[late]                                     # off, where it is left out
+grace_minutes = 15
+percent_per_day = 10                       # of what was earned, for each day begun
+most_percent = 50
 
-    [points.ex1_precision]
-    measure-peak-fp32 = 5
+[points.ex1_precision]
+measure-peak-fp32 = 5
 
-    [hidden.ex1_precision]                     # added to the hidden tests of the repository, which are for practice
-    static-bytes-stored = '''
-    assert static_bytes(10, "fp32")["weights"] == 40
-    '''
+[hidden.ex1_precision]                     # added to the hidden tests of the repository, which are for practice
+static-bytes-stored = '''
+assert static_bytes(10, "fp32")["weights"] == 40
+'''
 """
 
 import tomllib
@@ -34,7 +34,7 @@ from course_lib.grading.execute import Budget
 from course_lib.grading.namespaces import Limits
 from course_lib.i18n import LANGUAGES
 
-_KNOWN = {"seed": (str, int), "language": str, "pseudonyms": bool, "cell_seconds": (int, float),
+_KNOWN: dict[str, Any] = {"seed": (str, int), "language": str, "pseudonyms": bool, "cell_seconds": (int, float),
           "notebook_seconds": (int, float), "memory_gib": (int, float), "deadlines": dict, "late": dict,
           "points": dict, "hidden": dict}  # fmt: skip
 

@@ -28,7 +28,7 @@ class Here:
         self.count, self.patience = count, 2 * budget_seconds + _PATIENCE_SECONDS
 
     def grade(self, waiting: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | None]]:
-        todo = list(reversed(waiting.items()))
+        todo = list(waiting.items())[::-1]
         hands = [_Hand() for _ in range(min(self.count, len(todo)))]
         busy: dict[Connection, tuple[_Hand, str, float]] = {}
         try:

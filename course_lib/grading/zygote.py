@@ -17,12 +17,14 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from course_lib.grading.namespaces import Limits, become_nobody, enter_own_namespaces, give_up_privileges, mount_proc
 
 _BOTH = ("torch", "numpy", "IPython.core.interactiveshell", "IPython.core.displaypub", "matplotlib.pyplot",
          "torch.utils.checkpoint", "torch.utils.flop_counter", "torch.optim", "course_lib.models", "course_lib.probe",
-         "course_lib.journal", "course_lib.notebook_setup", "course_lib.gpu_findings", "packaging.requirements", "psutil", "course_lib.grading.kernel")  # fmt: skip
+         "course_lib.journal", "course_lib.notebook_setup", "course_lib.gpu_findings", "packaging.requirements",
+         "psutil", "course_lib.grading.kernel")  # fmt: skip
 _OPEN = ("course_lib.exercises.precision", "course_lib.exercises.checkpointing", "course_lib.exercises.accumulation",
          "course_lib.exercises.curves", "course_lib.exercises.own_update", "course_lib.exercises.own_segments",
          "course_lib.exercises.variants", "course_lib.exercises.figures", "course_lib.exercises.curve_figures",
@@ -34,10 +36,11 @@ _LOOK_SECONDS = 0.1
 
 def main(arguments: Sequence[str]) -> None:
     open_fd, bare_fd = int(arguments[0]), int(arguments[1])
-    os.setpgid(0, 0)
-    if os.environ.get("COURSE_OWN_PROC"):
+    walls = os.environ.get("COURSE_WALLS")
+    if walls == "root":
         mount_proc()
-    become_nobody()
+    if walls:
+        become_nobody()
     for name in _BOTH:
         importlib.import_module(name)
     _warm_up()
@@ -63,7 +66,8 @@ def _warm_up() -> None:
     torch.set_num_threads(1)
     for device in ("cpu", "meta"):
         with torch.device(device):
-            model, tokens = GPT(GPTConfig(vocab=8, layers=1, width=8, heads=1, block_size=4)), torch.zeros(1, 4).long()
+            model = GPT(GPTConfig(vocab=8, layers=1, width=8, heads=1, block_size=4))
+            tokens = torch.zeros(1, 4, dtype=torch.int64)
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         with probe(model, optimizer), torch.autocast(device, dtype=torch.bfloat16):
             next_token_loss(model(tokens), tokens).backward()
@@ -76,7 +80,8 @@ def _know_visible_values() -> None:
 
     wide, long = bench.wide_and_long()
     for size, recipe, device in ((wide, "fp32", "cpu"), (long, "fp32", "cpu"), (wide, "fp32", "meta"),
-                                 (long, "amp-bf16", "cpu"), (long, "bf16", "cpu"), (long, "amp-bf16", "meta")):  # fmt: skip
+                                 (long, "amp-bf16", "cpu"), (long, "bf16", "cpu"),
+                                 (long, "amp-bf16", "meta")):  # fmt: skip
         bench.peak_of(size, recipe, device)
 
 
@@ -96,12 +101,13 @@ def _serve(line: socket.socket, bare: bool) -> None:
             continue
         line.close()
         try:
-            _keep(json.loads(request), *ends, bare)
+            conversation, leash = ends
+            _keep(json.loads(request), conversation, leash, bare)
         finally:
             os._exit(0)
 
 
-def _keep(request: dict, conversation: int, leash: int, bare: bool) -> None:
+def _keep(request: dict[str, Any], conversation: int, leash: int, bare: bool) -> None:
     """Start the child, then hold the leash until one of them lets go."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     limits = Limits(**request["limits"])

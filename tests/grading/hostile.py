@@ -22,7 +22,8 @@ class Strip(ast.NodeTransformer):
 get_ipython().ast_transformers.append(Strip())
 """,
     "strips-the-source": """
-get_ipython().input_transformers_cleanup.append(lambda lines: [line for line in lines if "check_" not in line] or ["pass\\n"])
+get_ipython().input_transformers_cleanup.append(
+    lambda lines: [line for line in lines if "check_" not in line] or ["pass\\n"])
 """,
     "patches-the-judge": """
 from course_lib.exercises import judge, precision
@@ -89,7 +90,8 @@ json.dumps = dumps
     "patches-the-answering": """
 from course_lib.grading import answering
 from course_lib.grading.wire import pack
-answering.Answering.__call__ = lambda self, message: {"value": pack({"weights": 4000, "gradients": 4000, "optimizer": 8000})}
+answer = {"value": pack({"weights": 4000, "gradients": 4000, "optimizer": 8000})}
+answering.Answering.__call__ = lambda self, message: answer
 """,
     "forges-observed-data": """
 from course_lib.exercises import judge

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nbgrader_course import as_colab_saves
+
 from notebooks import find, grade_id, quick, with_cell
 
 Notebook = dict[str, Any]
@@ -185,7 +186,9 @@ FILES: dict[str, Callable[[bytes], bytes]] = {
     "a byte order mark": lambda content: b"\xef\xbb\xbf" + content,
     "indented otherwise": lambda content: json.dumps(json.loads(content), indent=4, ensure_ascii=True).encode(),
     "keys in another order": lambda content: json.dumps(json.loads(content), sort_keys=True).encode(),
-    "file with Windows line ends": lambda content: json.dumps(json.loads(content), indent=1).replace("\n", "\r\n").encode(),
+    "file with Windows line ends": lambda content: (
+        json.dumps(json.loads(content), indent=1).replace("\n", "\r\n").encode()
+    ),
 }
 
 #: What no program can grade, and a word of the reason.
@@ -196,7 +199,10 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "not a notebook": (b'{"a": 1}', "no cells"),
     "a list": (b"[]", "no cells"),
     "no text": (bytes(range(256)), "no notebook"),
-    "another notebook": (json.dumps({"cells": [{"cell_type": "code", "source": "1", "metadata": {}}]}).encode(), "none of"),
+    "another notebook": (
+        json.dumps({"cells": [{"cell_type": "code", "source": "1", "metadata": {}}]}).encode(),
+        "none of",
+    ),
     "nested without end": (b"[" * 200_000, "no notebook"),
     "strange cells": (b'{"cells": [1, null, {"cell_type": 7, "source": {"a": 1}, "metadata": []}]}', "none of"),
     "an answer deleted": (json.dumps(_deleted("static-bytes")(quick())).encode(), "missing"),

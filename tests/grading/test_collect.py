@@ -68,12 +68,17 @@ def test_the_newest_of_several_tries_and_it_is_said(tmp_path: Path) -> None:
 
 def test_by_time_where_names_do_not_say(tmp_path: Path) -> None:
     for when, name in enumerate(("b", "a", "c")):
-        os.utime(lay(tmp_path, f"ada/{name}_ex1_precision.ipynb", name.encode()), (10**9 + 100 * (when == 1), 10**9 + 100 * (when == 1)))
+        os.utime(
+            lay(tmp_path, f"ada/{name}_ex1_precision.ipynb", name.encode()),
+            (10**9 + 100 * (when == 1), 10**9 + 100 * (when == 1)),
+        )
     assert [each.content for each in collect(tmp_path, UNITS)] == [b"a"]
 
 
 def test_a_roster_knows_people_by_all_their_names(tmp_path: Path) -> None:
-    roster = lay(tmp_path, "roster.csv", "student,name,login\ns001,Ada Lovelace,lovelaceada\ns002,王小明,wxm\n".encode())
+    roster = lay(
+        tmp_path, "roster.csv", "student,name,login\ns001,Ada Lovelace,lovelaceada\ns002,王小明,wxm\n".encode()
+    )
     lay(tmp_path, "in/lovelaceada_1_2_ex1_precision.ipynb")
     lay(tmp_path, "in/Ada Lovelace_1_assignsubmission_file_/ex2_checkpointing.ipynb")
     lay(tmp_path, "in/王小明/ex1_precision.ipynb")
@@ -97,7 +102,8 @@ def test_one_notebook_alone(tmp_path: Path) -> None:
 
 
 PROBLEMS = {"essay.pdf": (b"x", "is not a notebook"), "ex1_precision.py": (b"x", "is not a notebook"),
-            "ex1_precision.ipynb": (b"x" * (MOST_BYTES + 1), "50 MiB"), "ex1.zip": (b"PK broken", "no zip")}  # fmt: skip
+            "ex1_precision.ipynb": (b"x" * (MOST_BYTES + 1), "50 MiB"),
+            "ex1.zip": (b"PK broken", "no zip")}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -118,7 +124,8 @@ def zipped(tmp_path: Path, *members: tuple[zipfile.ZipInfo | str, bytes]) -> lis
     return collect(path, UNITS[:1])
 
 
-@pytest.mark.parametrize("name", ["../../ada/ex1_precision.ipynb", "/etc/ex1_precision.ipynb", "C:\\ex1_precision.ipynb",
+@pytest.mark.parametrize("name", ["../../ada/ex1_precision.ipynb", "/etc/ex1_precision.ipynb",
+                                  "C:\\ex1_precision.ipynb",
                                   "..\\..\\ex1_precision.ipynb"])  # fmt: skip
 def test_a_path_that_climbs_out_is_refused(tmp_path: Path, name: str) -> None:
     found = zipped(tmp_path, (name, b"{}"), ("bob/ex1_precision.ipynb", b"{}"))
@@ -154,7 +161,9 @@ def test_a_link_in_a_folder_is_not_followed(tmp_path: Path) -> None:
     assert found.content == b""
 
 
-@pytest.mark.parametrize(("name", "is_safe"), [("../../x", "x"), ("=cmd|' /C calc'!A0", "cmd_C_calc_A0"), ("a b", "a_b"),
-                                               ("", "unknown"), ("王", "王"), ("-x", "x"), ("..", "unknown")])  # fmt: skip
+@pytest.mark.parametrize(("name", "is_safe"), [("../../x", "x"), ("=cmd|' /C calc'!A0", "cmd_C_calc_A0"),
+                                               ("a b", "a_b"),
+                                               ("", "unknown"), ("王", "王"), ("-x", "x"),
+                                               ("..", "unknown")])  # fmt: skip
 def test_ids_are_no_paths_and_no_formulas(name: str, is_safe: str) -> None:
     assert safe(name) == is_safe

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from notebooks import quick, with_cell
 
 from course_lib.grading.namespaces import Limits
-from course_lib.grading.sandbox import Gone, Sandbox
+from course_lib.grading.sandbox import Gone, Room, Sandbox
 from course_lib.grading.score import Graded
+from notebooks import quick, with_cell
 
 REACHES = """
 import os, socket, urllib.request
@@ -30,7 +30,7 @@ attempt("the outside", lambda: connect(socket.AF_INET, ("1.1.1.1", 80)))
 attempt("a name", lambda: socket.getaddrinfo("example.org", 80))
 attempt("the secret file", lambda: open(SECRET).read())
 attempt("the environment", lambda: "COURSE_SECRET" in str(dict(os.environ)) + open("/proc/1/environ").read())
-attempt("the solutions", lambda: [t for t, _, f in os.walk("/") if "solutions" in t and not t.startswith("/proc")])
+attempt("the solutions", lambda: [n for t, _, f in os.walk("/") for n in f if n.startswith("ex1_precision")])
 attempt("the repository", lambda: any(os.path.exists(p) for p in [TOP + "/solutions", TOP + "/pyproject.toml"]))
 attempt("the home folder", lambda: os.listdir(HOME + "/.cache"))
 attempt("other processes", lambda: [p for p in os.listdir("/proc") if p.isdigit() and p != str(os.getpid())])
@@ -113,7 +113,8 @@ BOMBS = {
         "import os\nfor _ in range(12): os.fork()\nx = bytearray(2**27)\nimport time; time.sleep(60)", 512),
     "processes": ("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", 4096),
     "shared memory": (
-        "import os\nfds = []\nwhile True:\n    fd = os.memfd_create('x'); fds.append(fd)\n    os.write(fd, bytes(2**24))", 512),
+        "import os\nfds = []\nwhile True:\n    fd = os.memfd_create('x'); fds.append(fd)\n"
+        "    os.write(fd, bytes(2**24))", 512),
     "a file": ("open('/tmp/x', 'wb').write(bytes(2**30))", 4096),
     "many files": ("for n in range(10**6): open(f'/tmp/{n}', 'wb').write(bytes(2**20))", 4096),
     "output": ("while True: print('x' * 2**20)", 4096),
@@ -121,7 +122,9 @@ BOMBS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*(["memory"]), *(pytest.param(each, marks=pytest.mark.slow) for each in list(BOMBS)[1:])])
+@pytest.mark.parametrize(
+    "name", [*(["memory"]), *(pytest.param(each, marks=pytest.mark.slow) for each in list(BOMBS)[1:])]
+)
 def test_a_bomb_costs_its_room_and_nothing_else(sandbox: Sandbox, name: str) -> None:
     code, mib = BOMBS[name]
     available = psutil.virtual_memory().available
@@ -137,11 +140,7 @@ def test_a_bomb_costs_its_room_and_nothing_else(sandbox: Sandbox, name: str) -> 
     start = time.monotonic()
     try:
         with sandbox.room(Limits(memory_bytes=mib * 2**20), bare=False) as room:
-            try:
-                reply = room.ask({"op": "run", "code": code}, 8)
-                assert reply["error"] is not None
-            except Gone as error:
-                assert error.why in ("memory", "processes", "died", "time")
+            assert how_it_ended(room, code) in ("memory", "processes", "died", "time", "an error")
     finally:
         stop.set()
         watcher.join()
@@ -149,6 +148,13 @@ def test_a_bomb_costs_its_room_and_nothing_else(sandbox: Sandbox, name: str) -> 
     assert available - min(lowest) < 6 * 2**30, "the host was short of memory"
     with sandbox.room(Limits()) as room:
         assert room.ask({"op": "run", "code": "1 + 1"}, 60)["outputs"][0]["data"]["text/plain"] == "2"
+
+
+def how_it_ended(room: Room, code: str) -> str:
+    try:
+        return "an error" if room.ask({"op": "run", "code": code}, 8)["error"] else "well"
+    except Gone as error:
+        return error.why
 
 
 def test_a_loop_that_catches_everything_loses_only_what_comes_from_it(grade: Callable[..., Graded]) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from hostile import ANSWERS, EDITS, FIRST_CELLS
-from notebooks import WRONG, find, grade_id, quick, with_answer, with_cell
 
 from course_lib.grading.score import Graded
+from notebooks import WRONG, find, grade_id, quick, with_answer, with_cell
 
 Grade = Callable[..., Graded]
 #: What `make test` tries; `make test-all` tries all.

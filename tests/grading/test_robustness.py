@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from mutations import BROKEN, FILES, MUTATIONS
-from notebooks import UNIT, quick
 
 from course_lib.grading.job import assignment_of
 from course_lib.grading.sanitize import NeedsHuman, sanitize
 from course_lib.grading.score import Graded
+from notebooks import UNIT, quick
 
 Grade = Callable[..., Graded]
 SAMPLE = {"all metadata gone", "saved by Colab", "a test twice", "an answer became raw"}
