@@ -7,6 +7,7 @@ and ``gradebook.db``.
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -126,7 +127,8 @@ def open_book(folder: Path, assignments: Mapping[str, Assignment], deadlines: Ma
                 done = api.generate_assignment(assignment.name, force=True, create=True)  # calls alembic by name
             if not done["success"]:
                 raise CourseError(f"nbgrader does not release {assignment.name}: {(done.get('error') or done)!s:.300}")
-    with Gradebook(f"sqlite:///{(folder / 'gradebook.db').resolve()}", COURSE) as gradebook:
+    with warnings.catch_warnings(), Gradebook(f"sqlite:///{(folder / 'gradebook.db').resolve()}", COURSE) as gradebook:
+        warnings.simplefilter("ignore")  # SQLAlchemy's about nbgrader's own queries
         for assignment in assignments.values():
             if assignment.name in deadlines:
                 gradebook.update_or_create_assignment(assignment.name, duedate=deadlines[assignment.name].isoformat())

