@@ -76,7 +76,7 @@ def write(rows: list[tuple[str, float, float]], copies: int) -> None:
         "# Grading: submissions a minute",
         "",
         f"`python benchmarks/grading.py {copies}`: {copies} solved submissions of each exercise; whole commands, with",
-        "torch's import, the sandbox and, in `course grade`, the check of the reference, the gradebook and all reports;",
+        "torch's import, the sandbox and, in `course grade`, the check of the reference, gradebook and reports;",
         f"{WORKERS} workers on {os.cpu_count()} cores. Python {platform.python_version()}, torch {torch.__version__}.",
         "",
         "| exercise | `nbgrader autograde` | `course grade` | times as fast |",
