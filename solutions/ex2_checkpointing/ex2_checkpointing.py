@@ -403,7 +403,7 @@ from course_lib.exercises import checkpointing
 
 checkpointing.check_best_every(best_every, [(12, 100, 100), (12, 100, 1500), (16, 100, 50), (10, 100, 30), (6, 100, 20), (7, 100, 10)])
 ### BEGIN HIDDEN TESTS
-checkpointing.check_best_every(best_every, [(1, 5, 5), (24, 64, 64), (80, 8192, 122_880), (96, 1000, 1), (30, 77, 13), (50, 12, 12)])
+checkpointing.check_best_every(best_every, checkpointing.some_blocks(seed=20260903))
 ### END HIDDEN TESTS
 
 # %% [markdown] lang="en"
