@@ -216,20 +216,22 @@ def _own_peaks(size: Size, reading: Reading) -> dict[str, Near]:
 
 
 def check_own_reason(config: Any, batch: Any, length: Any, reason: Any) -> None:
-    """Why autocast lowers that peak, or does not: by the moments in which the two peaks fall."""
+    """Why autocast lowers that peak, or does not: by the two peaks, and the moments in which they fall."""
     size = _own_size(config, batch, length)
-    moments = {recipe: trace_of(size, recipe, "meta", Reading()).peak_moment for recipe in ("fp32", "amp-bf16")}
-    right = "A" if moments["fp32"] is Moment.OPTIMIZER_STEP else "B"
+    traces = {recipe: trace_of(size, recipe, "meta") for recipe in ("fp32", "amp-bf16")}
+    right = "A" if traces["fp32"].peak_moment is Moment.OPTIMIZER_STEP else "B"
+    if traces["amp-bf16"].peak_bytes > 1.005 * traces["fp32"].peak_bytes:  # not a scalar more or less
+        right = "D"
     promise = Promise(
         _("your reason (fp32 peak in {one}, amp-bf16 peak in {other})").format(
-            one=moments["fp32"], other=moments["amp-bf16"]
+            one=traces["fp32"].peak_moment, other=traces["amp-bf16"].peak_moment
         ),
         lambda fact: True,
         N_("a reason that belongs to another moment of the step. Ask which accounts are alive at the fp32 peak, and "
            "which of them autocast makes smaller"),
         "02_mixed_precision", tells=False,
     )  # fmt: skip
-    judge(promise, {"reason": reason}, {"reason": right}, mistakes.REASON)
+    judge(promise, {"reason": reason}, {"reason": right}, mistakes.REASON, right)
 
 
 def _own_size(config: Any, batch: Any, length: Any) -> Size:

@@ -148,12 +148,15 @@ REASON = (
             N_("C would be pure BF16. Under autocast what is stored stays FP32; only activations become smaller"),
             "02_mixed_precision", lambda case: ({"reason": "C"},)),
     Mistake("copies-cost-more",
-            N_("D: the cast copies are there, but they last from forward to backward, and where the peak falls in "
-               "the step they are gone; elsewhere the activations save more than they cost. Look at the two peaks "
-               "again"),
+            N_("D: the cast copies are there, but here they cost less than autocast saves, or are gone when the peak "
+               "falls in the optimizer's step. Look at the two peaks again"),
             "02_mixed_precision", lambda case: ({"reason": "D"},)),
     Mistake("wrong-moment",
             N_("A and B differ in the moment of the fp32 peak. In the optimizer's step no activation is alive; in "
                "the forward and backward pass they are"),
-            "01_ledger", lambda case: ({"reason": letter} for letter in ("A", "B"))),
+            "01_ledger", lambda right: ({"reason": letter} for letter in ("A", "B") if right != "D")),
+    Mistake("copies-left-out",
+            N_("autocast raises this peak: with few tokens, the 16-bit copies that it makes of all weights are more "
+               "than it saves. Compare your two peaks"),
+            "02_mixed_precision", lambda right: ({"reason": letter} for letter in ("A", "B") if right == "D")),
 )  # fmt: skip
