@@ -651,3 +651,21 @@ tell("C22")
 from course_lib.article import claims_page
 
 claims_page()
+
+# %% [markdown] lang="en"
+# ## Deeper: one page to print
+#
+# What stays of the course on a desk: bytes by recipe, the logits' rule, the cuts with their prices, the order of remedies, types by card. It is made by the same code, so its figures are those above. Take the file, open it in a browser, print it on A4.
+
+# %% [markdown] lang="zh"
+# ## 深入：一页纸，打印出来
+#
+# 学完以后放在桌上的就这一页：每种配方的字节数、logits 的算法、每一刀和它的代价、先后顺序、什么卡用什么类型。它由同一套代码生成，数字和上面的一致。把文件存下来，用浏览器打开，A4 打印。
+
+# %%
+from IPython.display import HTML, display
+
+from course_lib.cheat_sheet import cheat_sheet, save_cheat_sheet
+
+save_cheat_sheet("cheat_sheet.svg")
+display(HTML(cheat_sheet()))
