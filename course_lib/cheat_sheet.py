@@ -68,7 +68,8 @@ def _sections() -> Iterator[tuple[str, str, list[int], Sequence[Row]]]:
     """Title, what to know, column widths and the table, head first."""
     params = read_model(MODEL).params
     peak = _("A peak is a maximum over moments, not a sum. Per parameter, AdamW; the step adds what the update "
-             "takes (foreach; fused takes none). Adam's state appears in the first step. 1 GiB = 1.074 GB.")  # fmt: skip
+             "takes (foreach; fused takes none). Adam's state appears in the first step. "
+             "1 GiB = 1.074 GB.")  # fmt: skip
     accounts = (_("weights"), _("gradients"), _("optimizer"))
     rows: list[Row] = [(_("recipe"), *accounts, _("stays"), _("at the step"), _("7B stays, GB"))]
     for name, recipe in RECIPES.items():
