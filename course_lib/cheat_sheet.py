@@ -3,6 +3,7 @@
 >>> save_cheat_sheet("cheat_sheet.svg")  # in the language that is set; a browser prints it on A4  # doctest: +SKIP
 """
 
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -43,6 +44,16 @@ Row = Sequence[str]
 def save_cheat_sheet(path: str | Path) -> None:
     """Write the page, in the language that is set."""
     Path(path).write_text(cheat_sheet(), encoding="utf-8")
+
+
+def show_cheat_sheet() -> None:
+    """Display the page in a notebook, as an image: JupyterLab takes the drawing out of bare SVG in a file it distrusts."""
+    from IPython.display import HTML, display
+
+    data = b64encode(cheat_sheet().encode()).decode()
+    alt = _("The cheat sheet on one page: bytes a parameter by recipe, the logits' rule, cuts and their prices, order of "
+            "remedies, types by card.")  # fmt: skip
+    display(HTML(f'<img alt="{escape(alt)}" width="{WIDTH}" src="data:image/svg+xml;base64,{data}">'))
 
 
 def cheat_sheet() -> str:

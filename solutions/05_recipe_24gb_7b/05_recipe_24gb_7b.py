@@ -668,9 +668,7 @@ claims_page()
 # 学完以后放在桌上的就这一页：每种配方的字节数、logits 的算法、每一刀和它的代价、先后顺序、什么卡用什么类型。它由同一套代码生成，数字和上面的一致。把文件存下来，用浏览器打开，A4 打印。
 
 # %%
-from IPython.display import HTML, display
-
-from course_lib.cheat_sheet import cheat_sheet, save_cheat_sheet
+from course_lib.cheat_sheet import save_cheat_sheet, show_cheat_sheet
 
 save_cheat_sheet("cheat_sheet.svg")
-display(HTML(cheat_sheet()))
+show_cheat_sheet()
