@@ -47,12 +47,12 @@ def save_cheat_sheet(path: str | Path) -> None:
 
 
 def show_cheat_sheet() -> None:
-    """Display the page in a notebook, as an image: JupyterLab takes the drawing out of bare SVG in a file it distrusts."""
+    """Display the page in a notebook, as an image: of bare SVG, JupyterLab keeps the words alone in a new file."""
     from IPython.display import HTML, display
 
     data = b64encode(cheat_sheet().encode()).decode()
-    alt = _("The cheat sheet on one page: bytes a parameter by recipe, the logits' rule, cuts and their prices, order of "
-            "remedies, types by card.")  # fmt: skip
+    alt = _("The cheat sheet on one page: bytes a parameter by recipe, the logits' rule, cuts and their prices, "
+            "order of remedies, types by card.")  # fmt: skip
     display(HTML(f'<img alt="{escape(alt)}" width="{WIDTH}" src="data:image/svg+xml;base64,{data}">'))
 
 
