@@ -5,7 +5,9 @@ copies of the model say it for any number of blocks. What is counted is matrix p
 multiplication and an addition are two operations.
 """
 
+import json
 from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 from torch.utils.flop_counter import FlopCounterMode
@@ -24,6 +26,12 @@ def step_flops(config: dict[str, Any], recipe: Recipe) -> int:
         config: a Hugging Face configuration, as config.json holds it.
         recipe: how it is trained.
     """
+    return _counted(json.dumps(config), recipe)
+
+
+@cache
+def _counted(config_json: str, recipe: Recipe) -> int:
+    config = json.loads(config_json)
     layers, period = depth_of(config), period_of(config, recipe)
     if layers <= 2 * period:
         return recipe.accum * _flops_at_depth(config, recipe, layers)

@@ -39,6 +39,7 @@ _LABELS = {
     "optimizer": N_("optimizer"),
     "optimizer_impl": N_("optimizer code"),
     "lora_rank": N_("LoRA rank"),
+    "quant": N_("quantisation"),
     "checkpoint": N_("checkpointing"),
     "attention": N_("attention"),
     "batch": N_("batch"),

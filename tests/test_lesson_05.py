@@ -403,7 +403,7 @@ def test_the_core_is_short() -> None:
     assert core <= 20
     for language, word in (("en", "## Deeper"), ("zh", "## 深入")):
         headings = [line for cell in unit.cells for line in cell.text[language].splitlines() if line.startswith("## ")]
-        assert sum(each.startswith(word) for each in headings) == 8
+        assert sum(each.startswith(word) for each in headings) == 9
 
 
 @pytest.mark.slow
@@ -420,7 +420,7 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
                    "0.25%", "5.55", "4.127", "25.37", "13.85", "16.7", "269 MB"):  # fmt: skip
         assert figure in said, figure
     pictures = re.findall(r"<img [^>]*>", said)
-    assert len(pictures) == 5
+    assert len(pictures) == 7
     assert all(re.search(r'alt="[^"]{40,}"', picture) for picture in pictures)
     assert re.findall(r"^(?:claim|论断) (C\d+)[:：]", said, re.MULTILINE) == ["C14", "C15", "C21", "C22"]
     mine, theirs = re.findall(r"trained parameters, loss (.*)", said)

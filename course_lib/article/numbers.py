@@ -2,9 +2,10 @@
 
 import copy
 import warnings
+from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.article import Finding, finding
@@ -90,7 +91,7 @@ def the_scaler() -> Finding:
 
 @finding("C8")
 def what_autocast_casts() -> Finding:
-    operators = {
+    operators: dict[str, tuple[Callable[[Tensor], Tensor], torch.dtype]] = {
         "matmul": (lambda x: x @ x.mT, torch.bfloat16),
         "conv1d": (lambda x: F.conv1d(x, x[:, :, :3]), torch.bfloat16),
         "layer_norm": (lambda x: F.layer_norm(x, (16,)), torch.float32),
@@ -98,10 +99,10 @@ def what_autocast_casts() -> Finding:
         "cross_entropy": (lambda x: F.cross_entropy(x[0], x[0].softmax(-1)), torch.float32),
     }
 
-    def ran_in(run: object, device: str) -> torch.dtype:
+    def ran_in(run: Callable[[Tensor], Tensor], device: str) -> torch.dtype:
         x = torch.ones(16, 16, 16, dtype=torch.bfloat16, device=device)
         with torch.autocast("cuda" if device == "meta" else "cpu", dtype=torch.bfloat16):
-            return run(x).dtype  # type: ignore[operator]
+            return run(x).dtype
 
     cases: dict[str, bool] = {}
     with on_meta("cuda"):
@@ -121,7 +122,7 @@ def what_stays_under_autocast() -> Finding:
         loss = product.float().sum()
     loss.backward()
     optimizer.step()
-    kept: dict[str, list[torch.Tensor]] = {
+    kept: dict[str, list[Tensor]] = {
         "weights": list(layer.parameters()),
         "gradients": [each.grad for each in layer.parameters() if each.grad is not None],
         "Adam's moments": [state["exp_avg"] for state in optimizer.state.values()],

@@ -327,14 +327,14 @@ tell("C15")
 #
 # ## What fits on which card
 #
-# One sequence of 2048 tokens at a time, AdamW, as the ledger says it. *Tight* means: if the allocator wastes little. The picture is about bytes alone: a T4 has the room for some of the BF16 columns, but computes that type only by emulation.
+# One sequence of 2048 tokens at a time, AdamW, as the ledger says it; below the picture the same with knobs (Tab from one to the next, arrow keys to move it). *Tight* means: if the allocator wastes little. The picture is about bytes alone: a T4 has the room for some of the BF16 columns, but computes that type only by emulation.
 
 # %% [markdown] lang="zh"
 # 参数一样多，损失一位不差：LoRA 就是这二十行。peft 多出来的是保存、切换、合并，以及各种各样的层。（下面“深入：动真格的”一节会训练、保存、重新加载、合并。）
 #
 # ## 什么卡装得下什么
 #
-# 每次一条 2048 个 token 的序列，优化器 AdamW，结论由账本给出。*tight*（勉强）的意思是：分配器浪费得少就能跑。这张图只管字节：有几列 BF16 在 T4 上放得下，可 T4 的 BF16 是模拟的。
+# 每次一条 2048 个 token 的序列，优化器 AdamW，结论由账本给出；图的下面有旋钮可以自己拧（Tab 换旋钮，方向键拧）。*tight*（勉强）的意思是：分配器浪费得少就能跑。这张图只管字节：有几列 BF16 在 T4 上放得下，可 T4 的 BF16 是模拟的。
 
 # %%
 from course_lib.card_grid import card_grid, draw_grid, grid_alt_text
@@ -355,6 +355,11 @@ grid = card_grid(
     },
 )
 show(draw_grid(grid), grid_alt_text(grid))
+
+from course_lib.widgets import bill_explorer
+
+knobs = ("quant", "lora_rank", "checkpoint", "batch", "seq")
+bill_explorer(model="llama-7b", card="RTX 3090", vary=knobs, lora_rank=16, accum=8)
 
 # %% [markdown] lang="en"
 # **Task.** Same job, 32 × 2048 tokens an update, same RTX 3090, another price limit: nothing may be computed twice. So at most 1.1 times the operations of LoRA without checkpointing. Choose the cuts. It counts only if it surely *fits*.
@@ -651,3 +656,19 @@ tell("C22")
 from course_lib.article import claims_page
 
 claims_page()
+
+# %% [markdown] lang="en"
+# ## Deeper: one page to print
+#
+# What stays of the course on a desk: bytes by recipe, the logits' rule, the cuts with their prices, the order of remedies, types by card. It is made by the same code, so its figures are those above. Take the file, open it in a browser, print it on A4.
+
+# %% [markdown] lang="zh"
+# ## 深入：一页纸，打印出来
+#
+# 学完以后放在桌上的就这一页：每种配方的字节数、logits 的算法、每一刀和它的代价、先后顺序、什么卡用什么类型。它由同一套代码生成，数字和上面的一致。把文件存下来，用浏览器打开，A4 打印。
+
+# %%
+from course_lib.cheat_sheet import save_cheat_sheet, show_cheat_sheet
+
+save_cheat_sheet("cheat_sheet.svg")
+show_cheat_sheet()
