@@ -65,10 +65,11 @@ def run(args: argparse.Namespace) -> int:
         settings = Settings.read(args.settings) if args.settings else Settings()
         plan = Plan(tuple(dict.fromkeys(args.assignment)), args.submissions, args.out, args.seed, args.sandbox,
                     args.pattern, args.roster, settings)  # fmt: skip
-        workers: Dask | Here = Dask(args.dask) if args.dask else Here(args.workers, settings.budget.notebook_seconds)
         if sandbox:
             sandboxes[args.sandbox] = sandbox
-            sandbox.wait()
+            workers: Dask | Here = Here(args.workers, settings.budget.notebook_seconds, sandbox.wait)
+        else:
+            workers = Dask(args.dask)
         console = Console(highlight=False)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as progress:

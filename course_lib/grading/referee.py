@@ -11,7 +11,7 @@ import ast
 import builtins
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from course_lib.exercises import (
     accumulation,
@@ -157,8 +158,28 @@ def _observe(reference: dict[str, Any], look: Any, *arguments: Any, **settings: 
         function, bed, every = arguments
         if not function.student.looked or function.student.wrong:
             raise Unproven(f"{function.name} is not right, and what compare has to find for it is not known here")
-        arguments = (reference[function.name], bed, every)
+        return _compared_here(reference[function.name], bed, every, function.student)
     return judge.observe(look, *arguments, **settings)
+
+
+def _compared_here(
+    checkpoint_blocks: Callable[..., Any], bed: segments.Bed, every: int, student: Student
+) -> segments.Compared:
+    """What ``compare`` has to find. A right ``checkpoint_blocks`` may recompute a segment to its end, or stop where all
+    that was saved is there again; of the two, the one that the student's figure is nearer to."""
+    found = []
+    for early_stop in (True, False):
+        with set_checkpoint_early_stop(early_stop):
+            found.append(segments.compared(checkpoint_blocks, bed, every))
+    said = student.said.get(_key_of(bed, every))
+    flops = said.get("extra_flops") if isinstance(said, dict) else None
+    if not isinstance(flops, float):
+        return found[0]
+    return min(found, key=lambda each: abs(each.figures["extra_flops"] - flops))
+
+
+def _key_of(bed: segments.Bed, every: int) -> tuple[Any, ...]:
+    return str(bed), *bed.key, every
 
 
 def _ask(self: witness.Witness, measure_peak: Any, recipe: str) -> Any:
@@ -193,7 +214,7 @@ def _tensors(values: Any) -> bool:
 
 
 def _said(compare: Remote, bed: segments.Bed, every: int) -> Any:
-    known, key = compare.student.said, (str(bed), *bed.key, every)
+    known, key = compare.student.said, _key_of(bed, every)
     if key not in known:
         known[key] = compare.student.ask("said", name=compare.name, bed=_made_of(bed), every=every)["value"]
     return known[key]

@@ -160,6 +160,8 @@ class Sandbox:
     def close(self) -> None:
         for line in self._lines.values():
             line.close()
+        if not self.ready:
+            self._process.kill()
         try:
             self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:

@@ -4,7 +4,7 @@ results come out as bytes, in whatever order they are done."""
 import json
 import multiprocessing
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
@@ -24,11 +24,17 @@ class Workers(Protocol):
 class Here:
     """Processes of this machine, forked when torch is imported and the sandbox stands."""
 
-    def __init__(self, count: int, budget_seconds: float) -> None:
-        self.count, self.patience = count, 2 * budget_seconds + _PATIENCE_SECONDS
+    def __init__(self, count: int, budget_seconds: float, start: Callable[[], None] = lambda: None) -> None:
+        """
+        Args:
+            start: called before workers are forked, if there is anything to do.
+        """
+        self.count, self.patience, self.start = count, 2 * budget_seconds + _PATIENCE_SECONDS, start
 
     def grade(self, waiting: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | None]]:
         todo = list(waiting.items())[::-1]
+        if todo:
+            self.start()
         hands = [_Hand() for _ in range(min(self.count, len(todo)))]
         busy: dict[Connection, tuple[_Hand, str, float]] = {}
         try:

@@ -13,6 +13,7 @@ import pytest
 from nbgrader.api import Gradebook
 from nbgrader_course import as_colab_saves
 
+from course_lib.cli import main
 from notebooks import UNIT, WRONG, quick, with_answer, with_cell
 
 TOP = Path(__file__).resolve().parents[2]
@@ -133,14 +134,21 @@ def test_a_second_run_does_nothing_again_and_keeps_a_person_s_marks(graded: tupl
     assert after == before.replace("ada,ex1_precision,5,", "ada,ex1_precision,9,")
 
 
-def test_bad_arguments_are_one_line(tmp_path: Path) -> None:
-    for more, word in (((tmp_path / "nothing", tmp_path / "out"), "is not there"),):
-        said = course(*more, status=2)
+def test_bad_arguments_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "bad.toml").write_text("sead = 1", encoding="utf-8")
+    for more, word in (
+        (("--submissions", str(tmp_path / "nothing")), "is not there"),
+        (("--submissions", str(tmp_path / "in")), "no notebook in"),
+        (("--submissions", str(tmp_path / "in"), "--sandbox", "docker"), "not supported yet"),
+        (("--submissions", str(tmp_path / "in"), "--workers", "0"), "from 1"),
+        (("--submissions", str(tmp_path / "in"), "--class", str(tmp_path / "bad.toml")), "unknown key 'sead'"),
+        (("--submissions", str(tmp_path / "in"), "--pattern", "x"), "expected a group"),
+    ):
+        assert main(["grade", UNIT, "--out", str(tmp_path / "out"), *more]) == 2
+        said = capsys.readouterr().err
         assert word in said
         assert said.count("\n") == 1
-    (tmp_path / "in").mkdir()
-    assert "no notebook in" in course(tmp_path / "in", tmp_path / "out", "--sandbox", "none", status=2)
-    assert "not supported yet" in course(tmp_path / "in", tmp_path / "out", "--sandbox", "docker", status=2)
 
 
 @pytest.mark.slow
