@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import site
 import socket
 import subprocess
@@ -160,12 +161,11 @@ class Sandbox:
     def close(self) -> None:
         for line in self._lines.values():
             line.close()
-        if not self.ready:
-            self._process.kill()
         try:
-            self._process.wait(timeout=5)
+            self._process.wait(timeout=5 if self.ready else 0)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            # The group: while bubblewrap still sets up, its own child is not yet bound to die with it.
+            os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._said.close()
         if self._folder:
