@@ -21,6 +21,9 @@ def cuda_on_meta(imitated: str = "cuda") -> Iterator[None]:
     """Within it, meta tensors take the operators that ``imitated`` (cuda or cpu) would take."""
     kernels = torch.library.Library("aten", "IMPL")  # noqa: TOR901
     kernels.impl("_local_scalar_dense", _answer, "Meta", allow_override=True)
+    # PyTorch's own make the same tensors, by way of a dozen operators written in Python.
+    kernels.impl("native_layer_norm", _layer_norm, "Meta", allow_override=True)
+    kernels.impl("native_layer_norm_backward", _layer_norm_backward, "Meta", allow_override=True)
     for fused in ("_fused_sgd_", "_fused_sgd_.tensor_lr"):  # in place; has no meta kernel in every version
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{fused}", "Meta"):
             kernels.impl(fused, lambda *_, **__: None, "Meta")
@@ -66,6 +69,26 @@ def _round_up(number: int, multiple: int) -> int:
 def _answer(tensor: torch.Tensor) -> bool | int:
     """``tensor.item()`` where there is no number: yes, the mask is trivial; nothing overflowed."""
     return True if tensor.dtype is torch.bool else 0
+
+
+def _layer_norm(
+    x: torch.Tensor, normalized_shape: list[int], weight: Any, bias: Any, eps: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Output, and mean and reciprocal deviation of each row in fp32 at least."""
+    rows = (*x.shape[: x.dim() - len(normalized_shape)], *(1 for _ in normalized_shape))
+    mean = x.new_empty(rows, dtype=torch.promote_types(x.dtype, torch.float32))
+    return torch.empty_like(x, memory_format=torch.contiguous_format), mean, torch.empty_like(mean)
+
+
+def _layer_norm_backward(
+    gradient: torch.Tensor, x: torch.Tensor, normalized_shape: list[int], mean: Any, deviation: Any,
+    weight: Any, bias: Any, wanted: list[bool],
+) -> tuple[Any, ...]:  # fmt: skip
+    """Gradients of the input, the weight and the bias, where they are wanted."""
+    return tuple(
+        torch.empty_like(each, memory_format=torch.contiguous_format) if each is not None and asked else None
+        for each, asked in zip((x, weight, bias), wanted, strict=True)
+    )
 
 
 def _cuda_attention(
