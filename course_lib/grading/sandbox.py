@@ -210,6 +210,8 @@ def find_bwrap() -> str:
 
 
 def _bwrap() -> list[str]:
+    if hidden := next((path for path in _visible() if path.is_relative_to("/tmp")), None):
+        raise CourseError(f"{hidden} is in /tmp, which submissions have to themselves: make the environment elsewhere")
     root = os.getuid() == 0
     command = [find_bwrap(), "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
                "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv"]  # fmt: skip

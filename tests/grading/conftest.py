@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "exercises"))
 
+from course_lib.errors import CourseError
 from course_lib.grading import job as jobs
 from course_lib.grading.execute import Budget
 from course_lib.grading.namespaces import Limits
@@ -22,8 +23,12 @@ BUDGET = Budget(cell_seconds=20.0, notebook_seconds=60.0, limits=Limits(memory_b
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
-    made = Sandbox()
-    made.wait()
+    """Where a machine lets none stand (no user namespaces, the environment in /tmp), there is nothing to test."""
+    try:
+        made = Sandbox()
+        made.wait()
+    except CourseError as error:
+        pytest.skip(str(error))
     jobs.sandboxes["bwrap"] = made
     yield made
     jobs.sandboxes.pop("bwrap").close()

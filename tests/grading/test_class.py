@@ -14,6 +14,7 @@ from nbgrader.api import Gradebook
 from nbgrader_course import as_colab_saves
 
 from course_lib.cli import main
+from course_lib.grading.sandbox import Sandbox
 from notebooks import UNIT, WRONG, quick, with_answer, with_cell
 
 TOP = Path(__file__).resolve().parents[2]
@@ -63,7 +64,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def graded(tmp_path_factory: pytest.TempPathFactory, sandbox: Sandbox) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("class")
     said = course(lay_class(folder / "in"), folder / "out", "--workers", "2")
     return folder / "out", said
@@ -172,7 +173,7 @@ def test_killed_at_ten_moments_it_goes_on_to_the_same_end(graded: tuple[Path, st
 
 
 @pytest.mark.slow
-def test_an_instructor_s_own_edition(tmp_path: Path) -> None:
+def test_an_instructor_s_own_edition(tmp_path: Path, sandbox: Sandbox) -> None:
     """Points, deadline, late policy, hidden tests, language and pseudonyms of one's own."""
     settings = tmp_path / "class.toml"
     settings.write_text(
