@@ -63,6 +63,7 @@ def test_feedback_says_what_failed(graded: tuple[str, Course]) -> None:
     assert "还没写" in pages["untouched"].read_text(encoding="utf-8"), "in the language of the edition"
 
 
+@pytest.mark.slow
 def test_validate_tells_a_student_where_they_stand(graded: tuple[str, Course]) -> None:
     unit, course = graded
     course.submit(unit, "checking", solved_by(unit, "en"))
