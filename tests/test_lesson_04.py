@@ -142,7 +142,6 @@ def test_unscaling_after_clipping_leaves_next_to_nothing() -> None:
     scaled = 2.0**16 * by_pytorch(EVEN)
     after = scaled / scaled.norm() / 2.0**16
     assert float(after.norm()) == pytest.approx(1.5e-5, rel=0.02)
-    assert float(by_pytorch(EVEN).norm()) == pytest.approx(2.656, abs=0.001)
     assert sum(each.numel() for each in model.parameters()) == after.numel()
 
 

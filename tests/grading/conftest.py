@@ -39,6 +39,7 @@ def grade(sandbox: Sandbox) -> Callable[..., Graded]:
     """Grade a notebook's JSON, or its bytes, as a worker does."""
 
     def grade(notebook: Any, unit: str = "ex1_precision", seed: str = "1", budget: Budget = BUDGET) -> Graded:
+        jobs.sandboxes["bwrap"] = sandbox  # a command that ran in this process has put, and closed, its own there
         content = notebook if isinstance(notebook, bytes) else json.dumps(notebook).encode()
         return Graded.from_dict(json.loads(jobs.grade(jobs.make_job(content, unit, seed, "bwrap", budget, {}))))
 

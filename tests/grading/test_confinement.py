@@ -1,5 +1,6 @@
 """Nothing of the host is in reach of a submission, and nothing of it stays."""
 
+import ast
 import os
 import socket
 import threading
@@ -168,8 +169,8 @@ def test_a_loop_that_catches_everything_loses_only_what_comes_from_it(grade: Cal
 def test_the_environment_of_the_host_stays_outside(sandbox: Sandbox) -> None:
     with sandbox.room(Limits()) as room:
         names = room.ask({"op": "run", "code": "import os; sorted(os.environ)"}, 60)["outputs"][0]["data"]["text/plain"]
-    assert not {name for name in os.environ if name in names} - {
+    assert not set(os.environ) & set(ast.literal_eval(names)) - {
         "PATH", "HOME", "LANG", "PYTHONPATH", "PWD", "OMP_NUM_THREADS", "COURSE_STATE_DIR", "PYTHONHASHSEED",
         "MPLBACKEND", "MPLCONFIGDIR", "PYTHONDONTWRITEBYTECODE", "PYTHONNOUSERSITE", "IPYTHONDIR", "_",
-        "NBGRADER_EXECUTION",
+        "NBGRADER_EXECUTION", "TORCHINDUCTOR_CACHE_DIR",  # torch sets the latter itself
     }  # fmt: skip
