@@ -142,6 +142,7 @@ def test_unscaling_after_clipping_leaves_next_to_nothing() -> None:
     scaled = 2.0**16 * by_pytorch(EVEN)
     after = scaled / scaled.norm() / 2.0**16
     assert float(after.norm()) == pytest.approx(1.5e-5, rel=0.02)
+    assert float(by_pytorch(EVEN).norm()) == pytest.approx(2.971, abs=0.001)
     assert sum(each.numel() for each in model.parameters()) == after.numel()
 
 
@@ -267,8 +268,8 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
         o.get("text") or str(o.get("data", {}).get("text/html", ""))
         for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs
     )  # fmt: skip
-    for figure in ("8.000x", "2.656", "counts 11 times", "52.11", "2.99", "3.48", "196.3 MiB", "0.000015", "8.208 GiB",
-                   "changes the right curve: False"):  # fmt: skip
+    for figure in ("8.000x", "2.970910", "counts 11 times", "52.11", "2.99", "3.48", "196.3 MiB", "0.000015",
+                   "8.208 GiB", "changes the right curve: False"):  # fmt: skip
         assert figure in said, figure
     pictures = re.findall(r"<img [^>]*>", said)
     assert len(pictures) == 3

@@ -131,7 +131,7 @@ show(loss_curves(pairs, "batch of 32", "8 x 4"), loss_curves_text(pairs, "32", "
 # %% [markdown] lang="en"
 # - **SGD** takes the missing $1/N$ for a learning rate $N$ times as large: the same curve, not a similar one.
 # - **Adam** divides the gradient by its own recent size, so a constant factor falls out. The curve is the right one, and the mistake stays hidden.
-# - Until something compares the gradient with a fixed number: **clipping** at 4 leaves the right gradient alone (2.7 long at the start) and cuts the one that is eight times as long, so the last curve departs. Adam's $\epsilon$ is such a number, too.
+# - Until something compares the gradient with a fixed number: **clipping** at 4 leaves the right gradient alone (3.0 long at the start) and cuts the one that is eight times as long, so the last curve departs. Adam's $\epsilon$ is such a number, too.
 #
 # So the opening's question has an answer. The norm is computed from the gradients, and it is wrong by the same factor as the loss: what went into `backward()` was wrong. And whoever clips at 1, as trainers do by default, would not have seen it in the curve: both gradients are longer than 1, and both are cut to 1.
 #
@@ -142,7 +142,7 @@ show(loss_curves(pairs, "batch of 32", "8 x 4"), loss_curves_text(pairs, "32", "
 # %% [markdown] lang="zh"
 # - **SGD** 把少除的 $1/N$ 当成了大 $N$ 倍的学习率：曲线不是相像，而是同一条。
 # - **Adam** 会用梯度自己最近的大小去除它，常数倍就约掉了。曲线和正确的一样，错误藏了起来。
-# - 直到有什么东西拿梯度去和一个固定的数比：在 4 处**裁剪**，正确的梯度（一开始长 2.7）碰不到，长 8 倍的就要挨裁，于是最后那条曲线岔开了。Adam 的 $\epsilon$ 也是这样一个固定的数。
+# - 直到有什么东西拿梯度去和一个固定的数比：在 4 处**裁剪**，正确的梯度（一开始长 3.0）碰不到，长 8 倍的就要挨裁，于是最后那条曲线岔开了。Adam 的 $\epsilon$ 也是这样一个固定的数。
 #
 # 开头的问题这就有答案了：范数是从梯度算出来的，它和损失错了同样的倍数，说明进入 `backward()` 的就已经不对。而训练器默认在 1 处裁剪，从曲线上反而看不出来：两个梯度都比 1 长，都被裁到 1。
 #
