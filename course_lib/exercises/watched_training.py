@@ -5,8 +5,7 @@ stay where they are, so that each update's gradient can be compared with what th
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from course_lib.exercises.judge import Raised, observe, quiet
+from course_lib.exercises.judge import Raised, observe, one_thread, quiet
 from course_lib.models import GPT, IGNORED, GPTConfig, next_token_loss
 
 Batch = tuple[Tensor, Tensor]
@@ -207,17 +206,6 @@ def watch(
         seen.returned = observe(train, model, batches, accum_steps=bench.accum_steps, optimizer=optimizer, **settings)
     seen.kept = max(seen.kept, sum(each() is not None for each in marks))
     return seen
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """For tensors this small, threads wait for each other longer than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def gradient_of(model: nn.Module) -> Tensor:
