@@ -20,3 +20,5 @@ c.OverwriteCells.add_missing_cells = True
 # Seconds for one cell. The slowest takes about five on two idle cores; what takes this long is a loop that never ends.
 c.Execute.timeout = 120
 c.Execute.interrupt_on_timeout = True
+# Nothing of a kernel is needed after its last cell, and its own way out takes two seconds.
+c.Execute.shutdown_kernel = "immediate"

@@ -10,11 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby, takewhile
 from pathlib import Path
 from textwrap import fill
-from typing import NamedTuple
-
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, NamedTuple
 
 from course_lib.accounts import ACCOUNTS, STEP_MOMENTS, Account, Moment
 from course_lib.device import Capacity
@@ -23,6 +19,9 @@ from course_lib.i18n import N_, _
 from course_lib.report import Forecast
 from course_lib.trace import Event, Trace
 from course_lib.units import Unit, format_bytes, in_unit, unit_for
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Look(NamedTuple):
@@ -57,7 +56,7 @@ _WORDS = (
 Bar = tuple[str, int]  #: what it is, and by how many bytes it raises (or lowers) the total
 
 
-def timeline(trace: Trace, ax: Axes | None = None, card: Capacity | None = None) -> Axes:
+def timeline(trace: Trace, ax: "Axes | None" = None, card: Capacity | None = None) -> "Axes":
     """Live bytes by account after each event of a step, stacked; moments shaded, the peak marked.
 
     What is there before the step is drawn as it stands when the step begins, not as it was loaded.
@@ -72,6 +71,8 @@ def timeline(trace: Trace, ax: Axes | None = None, card: Capacity | None = None)
     """
     if not trace.events:
         raise CourseError("timeline: got a trace without events, expected one of a training step")
+    from matplotlib import rc_context
+
     ax, trace = ax or _new_axes(10, 4.5), _loaded_at_once(trace)
     unit = unit_for(max(trace.peak_bytes, card.usable_bytes if card else 0))
     starts, shown = _starts(trace), _shown(trace)
@@ -82,7 +83,7 @@ def timeline(trace: Trace, ax: Axes | None = None, card: Capacity | None = None)
         heights = [in_unit(curve[i], unit) for i in [*shown, shown[-1]]]
         top = [low + height for low, height in zip(floor, heights, strict=True)]
         label = f"{account} {in_unit(trace.at_peak[account], unit):,.2f}"
-        with mpl.rc_context({"hatch.linewidth": 0.5}):
+        with rc_context({"hatch.linewidth": 0.5}):
             ax.fill_between(
                 edges, floor, top, step="post", label=label, facecolor=look.colour, hatch=look.hatch,
                 edgecolor="white", linewidth=0,
@@ -104,11 +105,11 @@ def timeline(trace: Trace, ax: Axes | None = None, card: Capacity | None = None)
 
 def waterfall(
     bars: Sequence[Bar],
-    ax: Axes | None = None,
+    ax: "Axes | None" = None,
     card: Capacity | None = None,
     total: str = "together",
     looks: Sequence[Look] | None = None,
-) -> Axes:
+) -> "Axes":
     """What a total is made of: each bar starts where the one before it ended; a negative one lowers the total.
 
     Args:
@@ -120,6 +121,8 @@ def waterfall(
     """
     if not bars:
         raise CourseError("waterfall: got no bar, expected at least one label with its bytes")
+    from matplotlib import rc_context
+
     ax = ax or _new_axes(1.6 + 1.3 * (len(bars) + 1), 4.5)
     looks = looks or [RISE if size >= 0 else FALL for _, size in bars]
     levels = [0, *accumulate(size for _, size in bars)]
@@ -128,7 +131,7 @@ def waterfall(
     drawn = [(label, size, start, look) for (label, size), start, look in zip(bars, levels, looks, strict=False)]
     drawn.append((total, levels[-1], 0, TOTAL))
     for x, (_label, size, start, look) in enumerate(drawn):
-        with mpl.rc_context({"hatch.linewidth": 0.5}):
+        with rc_context({"hatch.linewidth": 0.5}):
             ax.bar(
                 x, in_unit(size, unit), bottom=in_unit(start, unit), width=0.7, color=look.colour, hatch=look.hatch,
                 edgecolor="white", linewidth=0.5,
@@ -150,7 +153,7 @@ def waterfall(
     return ax
 
 
-def bill_waterfall(forecast: Forecast, ax: Axes | None = None, card: Capacity | None = None) -> Axes:
+def bill_waterfall(forecast: Forecast, ax: "Axes | None" = None, card: Capacity | None = None) -> "Axes":
     """The bill at the peak, by account; accounts that own nothing then are left out."""
     owners = [account for account in LOOKS if forecast.at_peak[account]]
     bars = [(str(account), forecast.at_peak[account]) for account in owners]
@@ -160,6 +163,8 @@ def bill_waterfall(forecast: Forecast, ax: Axes | None = None, card: Capacity | 
 
 def save_timeline(trace: Trace, path: str | Path, card: Capacity | None = None) -> None:
     """Draw the timeline into a PNG, SVG or PDF file, which carries its own description."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     timeline(trace, figure.add_subplot(), card)
     kind = "Subject" if Path(path).suffix.lower() == ".pdf" else "Description"
@@ -189,7 +194,7 @@ def alt_text(shown: Forecast | Sequence[Bar]) -> str:
     ).format(count=len(shown.events), peak=peak, moment=moment, bill=bill, moments=moments)
 
 
-def _new_axes(width_inches: float, height_inches: float) -> Axes:
+def _new_axes(width_inches: float, height_inches: float) -> "Axes":
     import matplotlib.pyplot as plt  # here: whoever hands in axes needs no window system
 
     return plt.subplots(figsize=(width_inches, height_inches), layout="constrained")[1]
@@ -239,7 +244,7 @@ def _shown(trace: Trace) -> list[int]:
     return sorted(highest | {i for _, start, end in _segments(trace) for i in (start, end - 1)})
 
 
-def _shade_moments(ax: Axes, trace: Trace, starts: list[float]) -> None:
+def _shade_moments(ax: "Axes", trace: Trace, starts: list[float]) -> None:
     """A shade for each moment, its name over the longest stretch of it."""
     for moment, start, end in _segments(trace):
         ax.axvspan(starts[start], starts[end], facecolor=MOMENT_SHADES[moment], edgecolor="none", zorder=-2)
@@ -255,7 +260,7 @@ def _shade_moments(ax: Axes, trace: Trace, starts: list[float]) -> None:
         )  # fmt: skip
 
 
-def _mark_peak(ax: Axes, trace: Trace, starts: list[float], unit: Unit) -> None:
+def _mark_peak(ax: "Axes", trace: Trace, starts: list[float], unit: Unit) -> None:
     at = (starts[trace.peak_index] + starts[trace.peak_index + 1]) / 2
     height = in_unit(trace.peak_bytes, unit)
     right = at < 0.6 * starts[-1]
@@ -267,7 +272,7 @@ def _mark_peak(ax: Axes, trace: Trace, starts: list[float], unit: Unit) -> None:
 
 
 def _name_limit(
-    ax: Axes, card: Capacity, unit: Unit, offset: tuple[int, int], place: tuple[float, str, str], between: str = " "
+    ax: "Axes", card: Capacity, unit: Unit, offset: tuple[int, int], place: tuple[float, str, str], between: str = " "
 ) -> None:
     x, ha, va = place
     ax.annotate(
@@ -277,7 +282,7 @@ def _name_limit(
     )  # fmt: skip
 
 
-def _finish(ax: Axes, highest: float, unit: Unit, card: Capacity | None) -> None:
+def _finish(ax: "Axes", highest: float, unit: Unit, card: Capacity | None) -> None:
     """Room above the highest point, the card's line, and no ink that carries nothing."""
     limit = in_unit(card.usable_bytes, unit) if card else 0.0
     ax.set_ylim(0, 1.15 * max(highest, limit))

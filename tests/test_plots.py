@@ -1,5 +1,7 @@
 """The pictures, read back from what matplotlib was told to draw and held against the data."""
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from course_lib import plots
 from course_lib.accounts import ACCOUNTS, Account, Moment
 from course_lib.cards import find_card
 from course_lib.errors import CourseError
+from course_lib.figures import show
 from course_lib.trace import Event, Trace
 from course_lib.units import GIB, MIB
 
@@ -247,3 +250,16 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         plots.waterfall([])
     with pytest.raises(CourseError, match="cannot write"):
         plots.save_timeline(TRACE, tmp_path / "missing" / "step.png")
+
+
+def test_a_grading_run_leaves_the_words_and_draws_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
+    show(lambda: pytest.fail("drawn while grading"), "two bars")
+    assert "two bars" in capsys.readouterr().out
+
+
+def test_what_an_exercise_imports_for_its_figures_waits_for_matplotlib_until_it_draws() -> None:
+    code = "import sys; import course_lib.exercises.figures, course_lib.exercises.curve_figures, course_lib.figures; "
+    subprocess.run([sys.executable, "-c", code + "sys.exit('matplotlib' in sys.modules)"], check=True)

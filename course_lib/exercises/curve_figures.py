@@ -1,17 +1,19 @@
 """Loss curves of training that should be the same, beside those of training that is not."""
 
 from collections.abc import Mapping, Sequence
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from course_lib.accounts import Account
 from course_lib.i18n import _
 from course_lib.plots import LOOKS
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Pair = tuple[Sequence[float], Sequence[float]]
 
 
-def loss_curves(pairs: Mapping[str, Pair], big: str, small: str) -> Figure:
+def loss_curves(pairs: Mapping[str, Pair], big: str, small: str) -> "Figure":
     """Above, each pair of curves in a panel of its own; below it, their relative difference.
 
     Args:

@@ -1,19 +1,21 @@
 """The exercises' own pictures; their labels are English in both editions."""
 
 from collections.abc import Mapping
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from course_lib.accounts import Account
 from course_lib.plots import LOOKS, timeline
 from course_lib.trace import Trace
 from course_lib.units import MIB
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 _DARK, _LIGHT = LOOKS[Account.WEIGHTS], LOOKS[Account.ACTIVATIONS]
 
 
-def static_and_peak(static: Mapping[str, Mapping[str, int]], peaks: Mapping[str, int]) -> Axes:
+def static_and_peak(static: Mapping[str, Mapping[str, int]], peaks: Mapping[str, int]) -> "Axes":
     """Two bars for each recipe: what is stored, and the peak of the step."""
     import matplotlib.pyplot as plt
 
@@ -45,7 +47,7 @@ def static_and_peak_text(static: Mapping[str, Mapping[str, int]], peaks: Mapping
     return "Bars: " + "; ".join(parts) + "."
 
 
-def two_timelines(plain: Trace, checkpointed: Trace) -> Figure:
+def two_timelines(plain: Trace, checkpointed: Trace) -> "Figure":
     """Live memory over a step, without and with checkpointing, on one scale."""
     import matplotlib.pyplot as plt
 

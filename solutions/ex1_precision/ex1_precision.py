@@ -316,7 +316,7 @@ peaks = peaks_of(example, batch=8, length=256)
 for question, answer in verdict(static, peaks).items():
     print(question, answer)
 settle("ex1.autocast_peak", 100 * peaks["amp-bf16"] / peaks["fp32"])
-show(static_and_peak(static, peaks), static_and_peak_text(static, peaks))
+show(lambda: static_and_peak(static, peaks), static_and_peak_text(static, peaks))
 
 # %% [markdown] lang="en"
 # That is the finding. **Autocast halves nothing that is stored**: weights, gradients and Adam's state stay FP32, and only activations become smaller. Pure BF16 halves what is stored, and with it nearly everything else. How much autocast saves depends on how large the activations are beside the rest, which is why the table at the top saves 2 % with 8 sequences and 20 % with 64.

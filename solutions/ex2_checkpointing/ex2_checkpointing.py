@@ -343,7 +343,7 @@ small = GPTConfig(vocab=256, layers=8, heads=4, width=64, block_size=64)
 print(compare(lambda: GPT(small), (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())))
 
 traces = {every: measured.trace for every, measured in traces_of(example, batch=8, length=256).items()}
-show(two_timelines(traces[0], traces[1]), f"{alt_text(traces[0])} {alt_text(traces[1])}")
+show(lambda: two_timelines(traces[0], traces[1]), f"{alt_text(traces[0])} {alt_text(traces[1])}")
 
 # %% [markdown] lang="en"
 # The hump of activations is gone. In the lower picture one block's inside appears again and again while the backward pass works through the blocks, and the peak now belongs to the optimizer's step, which checkpointing does not touch. The logits are untouched, too: they lie outside of the blocks.

@@ -378,7 +378,7 @@ pairs = {
 }
 for case, (big, small) in pairs.items():
     print(f"{case:30} the same curve: {same_curve(big, small)}")
-show(loss_curves(pairs, "1 × 32", "8 × 4"), loss_curves_text(pairs, "1 × 32", "8 × 4"))
+show(lambda: loss_curves(pairs, "1 × 32", "8 × 4"), loss_curves_text(pairs, "1 × 32", "8 × 4"))
 
 # %% [markdown] lang="en"
 # Your loop gives the big batch's curve, up to rounding, with equal and with unequal micro-batches. With batch norm they differ by about one per cent on average and by four at most, which is far more than rounding, though the loop is the same. And the mean of means shows another loss, of another training: the few tokens of short answers count as much as the many of long ones.
