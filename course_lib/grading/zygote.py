@@ -1,11 +1,11 @@
 """The parent inside a sandbox: it has imported torch once, and forks a child for each run of a notebook.
 
-Started by :mod:`course_lib.grading.sandbox` as ``python -m course_lib.grading.zygote OPEN_FD BARE_FD``. It becomes
-two: the *open* one has all that a notebook may import; the *bare* one has the instruments that watch a student's
-functions, and nothing that knows what is right. A request on a line brings two sockets: the conversation, and a
-leash. Each child gets user, mount, process, network, IPC and host-name namespaces of its own with a fresh /tmp, drops
-every privilege, and is process 1 there, so that all it started dies with it. Its keeper holds the leash: a byte on it
-interrupts the child, its end kills it.
+Started by :mod:`course_lib.grading.sandbox` as ``python -m course_lib.grading.zygote OPEN_FD BARE_FD``, or with the
+path of a socket to knock at. It becomes two: the *open* one has all that a notebook may import; the *bare* one has the
+instruments that watch a student's functions, and nothing that knows what is right. A request on a line brings two
+sockets: the conversation, and a leash. Each child gets user, mount, process, network, IPC and host-name namespaces of
+its own with a fresh /tmp, drops every privilege, and is process 1 there, so that all it started dies with it. Its
+keeper holds the leash: a byte on it interrupts the child, its end kills it.
 """
 
 import gc
@@ -32,10 +32,11 @@ _OPEN = ("course_lib.exercises.precision", "course_lib.exercises.checkpointing",
          "course_lib.exercises.evidence")  # fmt: skip
 INTERRUPT = b"i"
 _LOOK_SECONDS = 0.1
+_MOST_ENDS = 4  #: of sockets and files that come with a request
 
 
 def main(arguments: Sequence[str]) -> None:
-    open_fd, bare_fd = int(arguments[0]), int(arguments[1])
+    open_line, bare_line = _lines(arguments)
     walls = os.environ.get("COURSE_WALLS")
     if walls == "root":
         mount_proc()
@@ -45,15 +46,25 @@ def main(arguments: Sequence[str]) -> None:
         importlib.import_module(name)
     _warm_up()
     if os.fork():
-        os.close(bare_fd)
+        bare_line.close()
         for name in _OPEN:
             importlib.import_module(name)
         _know_visible_values()
-        _serve(socket.socket(fileno=open_fd), bare=False)
+        _serve(open_line, bare=False)
     else:
-        os.close(open_fd)
+        open_line.close()
         importlib.import_module("course_lib.grading.answering").forget_what_is_right()
-        _serve(socket.socket(fileno=bare_fd), bare=True)
+        _serve(bare_line, bare=True)
+
+
+def _lines(arguments: Sequence[str]) -> tuple[socket.socket, socket.socket]:
+    """By their numbers, where they came with this process; else there is a door to knock at, once for each."""
+    if len(arguments) == 2:
+        return socket.socket(fileno=int(arguments[0])), socket.socket(fileno=int(arguments[1]))
+    lines = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    for line in lines:
+        line.connect(arguments[0])
+    return lines[0], lines[1]
 
 
 def _warm_up() -> None:
@@ -92,7 +103,7 @@ def _serve(line: socket.socket, bare: bool) -> None:
     gc.freeze()
     line.send(b"ready")
     while True:
-        request, ends, _flags, _address = socket.recv_fds(line, 1 << 16, 2)
+        request, ends, _flags, _address = socket.recv_fds(line, 1 << 16, _MOST_ENDS)
         if not request:
             os._exit(0)
         if os.fork():
@@ -101,14 +112,14 @@ def _serve(line: socket.socket, bare: bool) -> None:
             continue
         line.close()
         try:
-            conversation, leash = ends
-            _keep(json.loads(request), conversation, leash, bare)
+            conversation, leash, *doors = ends
+            _keep(json.loads(request), conversation, leash, doors, bare)
         finally:
             os._exit(0)
 
 
-def _keep(request: dict[str, Any], conversation: int, leash: int, bare: bool) -> None:
-    """Start the child, then hold the leash until one of them lets go."""
+def _keep(request: dict[str, Any], conversation: int, leash: int, doors: Sequence[int], bare: bool) -> None:
+    """Start the child, in its control group if there are ``doors`` to one; then hold the leash until one lets go."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     limits = Limits(**request["limits"])
     if request["isolated"]:
@@ -117,6 +128,9 @@ def _keep(request: dict[str, Any], conversation: int, leash: int, bare: bool) ->
     child = os.fork()
     if not child:
         os.close(leash)
+        for door in doors:
+            os.write(door, b"0")
+            os.close(door)
         os.setsid()  # or killing its process group would be killing ours: groups reach across namespaces
         try:
             give_up_privileges(limits, request["isolated"], request["masked"] if bare else ())
@@ -124,7 +138,8 @@ def _keep(request: dict[str, Any], conversation: int, leash: int, bare: bool) ->
             kernel.serve(socket.socket(fileno=conversation), request, bare)
         finally:
             os._exit(0)
-    os.close(conversation)
+    for each in (conversation, *doors):
+        os.close(each)
     end = socket.socket(fileno=leash)
     end.settimeout(_LOOK_SECONDS)
     ends_at = time.monotonic() + limits.seconds

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from course_lib.grading import cgroups
 from course_lib.grading.namespaces import Limits
 from course_lib.grading.sandbox import Gone, Room, Sandbox
 from course_lib.grading.score import Graded
@@ -174,3 +175,42 @@ def test_the_environment_of_the_host_stays_outside(sandbox: Sandbox) -> None:
         "MPLBACKEND", "MPLCONFIGDIR", "PYTHONDONTWRITEBYTECODE", "PYTHONNOUSERSITE", "IPYTHONDIR", "_",
         "NBGRADER_EXECUTION", "TORCHINDUCTOR_CACHE_DIR",  # torch sets the latter itself
     }  # fmt: skip
+
+
+def test_control_groups_bind_memory_that_no_process_has_mapped(sandbox: Sandbox) -> None:
+    if not sandbox.groups:
+        pytest.skip("no control groups can be made here")
+    code = "import os\nfd = os.memfd_create('x')\nfor _ in range(30): os.write(fd, bytes(2**24))"
+    for mib, ending in ((128, "memory"), (1024, "well")):
+        with sandbox.room(Limits(memory_bytes=mib * 2**20, file_bytes=2**30)) as room:
+            assert how_it_ended(room, code) == ending
+            assert room.group is None or all(folder.is_dir() for folder in room.group.folders.values())
+    sandbox.groups.close()
+    assert not list(Path("/sys/fs/cgroup").rglob(f"course-{os.getpid()}-*"))
+
+
+def test_control_groups_of_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that the kernel's documentation names, in a tree laid by hand."""
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
+    (tmp_path / "cgroup.subtree_control").write_text("memory pids")
+    monkeypatch.setattr(cgroups, "_MOUNT", tmp_path)
+    real_mkdir = Path.mkdir
+
+    def mkdir(path: Path, *arguments: object, **settings: object) -> None:
+        real_mkdir(path)
+        for name in ("memory.max", "memory.swap.max", "pids.max", "cgroup.procs"):
+            (path / name).write_text("")
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(cgroups.Group, "remove", lambda self, seconds=0.0: self.shut() or True)
+    groups = cgroups.Groups.find()
+    assert groups is not None
+    group = groups.make(2**30, 64)
+    [folder] = set(group.folders.values())
+    assert [(folder / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max")] == [
+        str(2**30), "0", "64"]  # fmt: skip
+    assert len(group.doors) == 1
+    assert group.exceeded() == ""
+    (folder / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 1\noom_kill 1\n")
+    assert group.exceeded() == "memory"
+    group.shut()
