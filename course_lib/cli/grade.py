@@ -31,7 +31,8 @@ def add_parser(subparsers: Any) -> None:
                         help="submissions at a time (the number of cores)")  # fmt: skip
     parser.add_argument("--dask", metavar="ADDRESS", help="the scheduler of a dask cluster that does the work instead")
     parser.add_argument("--sandbox", choices=("bwrap", "docker", "none"), default="bwrap",
-                        help="none runs what students wrote as you, on this machine")  # fmt: skip
+                        help="docker where user namespaces are not allowed; none runs what students wrote as you, "
+                        "on this machine")  # fmt: skip
     parser.add_argument("--seed", type=int, metavar="N", help="of the fresh inputs (drawn once for each OUT)")
     parser.add_argument("--class", dest="settings", type=Path, metavar="FILE", help="your class.toml")
     parser.add_argument(
@@ -79,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
         if sandbox:
             sandbox.close()
     _show(console, rows, plan.out)
+    if sandbox:
+        console.print(f"Memory and processes were limited by {sandbox.memory_limit}.")
     return 0
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 _MOUNT = Path("/sys/fs/cgroup")
 _NEEDED = ("memory", "pids")
 #: By version: file of a limit; for a limit on memory with swap, where there is swap.
-_FILES = {
+_FILES: dict[int, dict[str, tuple[str, ...]]] = {
     2: {"memory": ("memory.max",), "no swap": ("memory.swap.max",), "pids": ("pids.max",)},
     1: {"memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), "no swap": (), "pids": ("pids.max",)},
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 from course_lib.grading.misconceptions import all_mistakes
 from course_lib.grading.rows import Row
-from course_lib.grading.score import Score
+from course_lib.grading.score import ASKED_FROM_OUTSIDE, GONE, Score
 from course_lib.i18n import _, get_language
 
 PAGE = """<!doctype html>
@@ -77,9 +77,10 @@ def _question(each: Score, error: dict[str, Any] | None) -> str:
 
 
 def _reason(each: Score) -> str:
-    return {"no answer": _("no answer"), "to be marked by a person": _("to be marked by a person")}.get(
-        each.reason, each.reason
-    )
+    """In the reader's language, where it is one of the grader's own."""
+    if each.reason.startswith(ASKED_FROM_OUTSIDE):
+        return _(ASKED_FROM_OUTSIDE) + _(each.reason.removeprefix(ASKED_FROM_OUTSIDE))
+    return _(each.reason)
 
 
 def _cell(number: int, cell: dict[str, Any]) -> str:
@@ -97,7 +98,7 @@ def _cell(number: int, cell: dict[str, Any]) -> str:
         parts.append(f"<pre>{escape(said)}</pre>")
     if cell.get("gone"):
         stopped = _("stopped here")
-        parts.append(f"<p class=lost>{escape(stopped)}: {escape(cell['gone'])}</p>")
+        parts.append(f"<p class=lost>{escape(stopped)}: {escape(_(GONE.get(cell['gone'], cell['gone'])))}</p>")
     return "\n".join(parts)
 
 

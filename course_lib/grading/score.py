@@ -7,19 +7,23 @@ from typing import Any
 from course_lib.grading.assignment import Assignment, Question
 from course_lib.grading.execute import Outcome, Ran
 from course_lib.grading.referee import Verdict
+from course_lib.i18n import N_
 
 #: What can be seen of these from outside are counts that a program could make up without doing the work; everything
 #: else needs the right value for inputs that nobody knew before.
 WEAK_PROOF = ("checkpoint-modes", "train-released")
 #: The peak of a 16-bit recipe is judged only where the fp32 peak is right; else all that is left is types.
 _RESTS_ON = {"measure-peak-recipes": "measure-peak-fp32"}
-_GONE = {
-    "time": "the time ran out",
-    "memory": "it took more memory than a submission may",
-    "processes": "it started more processes than a submission may",
-    "died": "the kernel died",
-    "skipped": "a cell that had killed the kernel was left out",
+GONE = {
+    "time": N_("the time ran out"),
+    "memory": N_("it took more memory than a submission may"),
+    "processes": N_("it started more processes than a submission may"),
+    "died": N_("the kernel died"),
+    "skipped": N_("a cell that had killed the kernel was left out"),
 }
+#: Before one of these, where the answer had passed its test.
+ASKED_FROM_OUTSIDE = N_("asked from outside, ")
+_FORGED = N_("its test passes in the notebook, but its values are not right when they are compared outside")
 
 
 @dataclass
@@ -89,29 +93,29 @@ def score(assignment: Assignment, outcome: Outcome, written: Mapping[str, str]) 
 
 def _by_hand(question: Question, text: str) -> Score:
     if text.strip() in {stub.strip() for stub in question.stub.values()} | {""}:
-        return Score(question.grade_id, 0.0, question.points, "no answer")
-    return Score(question.grade_id, None, question.points, "to be marked by a person")
+        return Score(question.grade_id, 0.0, question.points, N_("no answer"))
+    return Score(question.grade_id, None, question.points, N_("to be marked by a person"))
 
 
 def _score(question: Question, ran: Ran | None, visible: Verdict | None, hidden: Verdict | None) -> Score:
     lost = Score(question.grade_id, 0.0, question.points)
     if ran is None or ran.gone:
-        lost.reason = _GONE.get(ran.gone if ran else "died", _GONE["died"])
+        lost.reason = GONE.get(ran.gone if ran else "died", GONE["died"])
         return lost
     if ran.error:
         lost.reason, lost.mistake = _first_line(ran.error), ran.error.get("mistake")
         return lost
     if visible is None or visible.gone:
-        lost.reason = "asked from outside, " + _GONE.get(visible.gone if visible else "died", _GONE["died"])
+        lost.reason = ASKED_FROM_OUTSIDE + GONE.get(visible.gone if visible else "died", GONE["died"])
         lost.flag = f"its test passes, but {lost.reason}"
         return lost
     if not visible.passed:
-        lost.reason = "its test passes in the notebook, but its values are not right when they are compared outside"
+        lost.reason = _FORGED
         lost.flag = lost.reason
         return lost
     if hidden and not hidden.passed:
         lost.hidden, lost.mistake = True, hidden.mistake
-        lost.reason = f"in a hidden test, {_GONE[hidden.gone]}" if hidden.gone else "a hidden test fails"
+        lost.reason = f"in a hidden test, {GONE[hidden.gone]}" if hidden.gone else "a hidden test fails"
         return lost
     full = Score(question.grade_id, question.points, question.points)
     unproven = visible.unproven or (hidden.unproven if hidden else "")

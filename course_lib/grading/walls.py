@@ -146,10 +146,9 @@ def _make_image() -> None:
                 entry = tarfile.TarInfo(link[1:])
                 entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(link)
                 tar.addfile(entry)
-        for folder in ("etc", "tmp", _SHARED[1:]):
-            entry = tarfile.TarInfo(folder)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(entry)
+        entry = tarfile.TarInfo("tmp")
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o1777
+        tar.addfile(entry)
     done = subprocess.run([docker, "import", "-", _IMAGE], input=buffer.getvalue(), capture_output=True)
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no word"]

@@ -3,6 +3,7 @@ results come out as bytes, in whatever order they are done."""
 
 import json
 import multiprocessing
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -14,6 +15,8 @@ from course_lib.grading import job as jobs
 
 #: Beyond its own budget, before a worker is taken for dead: two runs, their restarts, the referee's own work.
 _PATIENCE_SECONDS = 120.0
+#: In one process: while the referee looks through a submission's room, its instruments look nowhere else.
+_one_at_a_time = threading.Lock()
 
 
 class Workers(Protocol):
@@ -104,7 +107,8 @@ def _work(line: Connection, others: Connection) -> None:
 def grade_or_say(job: bytes) -> bytes:
     """A result for every job: where the grader itself fails, one that says so."""
     try:
-        return jobs.grade(job)
+        with _one_at_a_time:
+            return jobs.grade(job)
     except Exception as error:
         about = json.loads(job.partition(b"\n")[0])
         assignment = jobs.assignment_of(about["assignment"], json.dumps(about["own"], sort_keys=True))
@@ -124,7 +128,7 @@ class Dask:
         try:
             self.client: Any = Client(address, timeout="20s")
         except (OSError, ValueError, TimeoutError) as error:
-            raise CourseError(f"--dask: no scheduler answers at {address}") from error
+            raise CourseError(f"--dask: no scheduler answers at {address}; start one with: dask scheduler") from error
 
     def grade(self, waiting: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | None]]:
         from distributed import as_completed

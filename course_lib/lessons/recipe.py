@@ -71,7 +71,7 @@ def cuts_for_a_3090(answer: Any) -> str:
     limit = step_flops(config, Recipe(lora_rank=16, seq=2048, accum=32))
     # None of these changes how many products there are, and bitsandbytes need not be here.
     same_products = {"kernels": "stock", "loss": "hf", "quant": "none", "double_quant": False, "kbit_prepare": False}
-    price = step_flops(config, replace(answer, **same_products)) / limit  # type: ignore[arg-type]
+    price = step_flops(config, replace(answer, **same_products)) / limit
     expect(
         price <= PRICE_LIMIT, True, _("operations {price:.2f} times the limit's, at most {most}").format(
             price=price, most=PRICE_LIMIT),

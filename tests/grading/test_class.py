@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from nbgrader.api import Gradebook
 from nbgrader_course import as_colab_saves
@@ -141,7 +142,7 @@ def test_bad_arguments_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
     for more, word in (
         (("--submissions", str(tmp_path / "nothing")), "is not there"),
         (("--submissions", str(tmp_path / "in")), "no notebook in"),
-        (("--submissions", str(tmp_path / "in"), "--sandbox", "docker"), "not supported yet"),
+        (("--submissions", str(tmp_path / "in"), "--sandbox", "chroot"), "invalid choice"),
         (("--submissions", str(tmp_path / "in"), "--workers", "0"), "from 1"),
         (("--submissions", str(tmp_path / "in"), "--class", str(tmp_path / "bad.toml")), "unknown key 'sead'"),
         (("--submissions", str(tmp_path / "in"), "--pattern", "x"), "expected a group"),
@@ -170,6 +171,79 @@ def test_killed_at_ten_moments_it_goes_on_to_the_same_end(graded: tuple[Path, st
     course(submissions, tmp_path / "killed", "--workers", "2")
     for name in ("grades.csv", "questions.csv"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_on_a_cluster_the_same_rows(graded: tuple[Path, str], tmp_path: Path) -> None:
+    """A scheduler and two workers with two threads each, as dask starts them by itself."""
+    (out, _said), address, processes = graded, "tcp://127.0.0.1:18786", []
+    dask = [sys.executable, "-m", "dask"]
+    scheduler = ["scheduler", "--host", "127.0.0.1", "--port", "18786", "--no-dashboard"]
+    worker = ["worker", address, "--nworkers", "1", "--nthreads", "2", "--no-dashboard", "--local-directory"]
+    try:
+        for arguments in (scheduler, [*worker, str(tmp_path / "one")], [*worker, str(tmp_path / "two")]):
+            processes.append(
+                subprocess.Popen([*dask, *arguments], cwd=TOP, env=environment(), stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, start_new_session=True)
+            )  # fmt: skip
+            time.sleep(2)
+        course(out.parent / "in", tmp_path / "out", "--dask", address)
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.wait()
+    for name in ("grades.csv", "questions.csv"):
+        rerun = (tmp_path / "out" / name).read_bytes()
+        assert rerun == (out / name).read_bytes().replace(b"ada,ex1_precision,9,", b"ada,ex1_precision,5,")
+
+
+HANGS_AND_BOMBS = {
+    "hangs": "while True: pass",
+    "hangs-whatever-is-raised": "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
+    "sleeps": "import time\ntime.sleep(10**6)",
+    "memory": "x = []\nwhile True: x.append(bytearray(2**26))",
+    "forks": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+    "threads": "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(99,)).start()",
+    "floods": "while True: print('x' * 2**20)",
+    "fills-files": "for n in range(10**6): open(f'/tmp/{n}', 'wb').write(bytes(2**20))",
+    "exits": "import os\nos._exit(1)",
+    "segfaults": "import ctypes\nctypes.string_at(0)",
+}
+
+
+@pytest.mark.slow
+def test_among_thirty_ten_that_hang_or_burst_cost_nobody_anything(tmp_path: Path, sandbox: Sandbox) -> None:
+    """All have their row; the honest, and what the others answered besides, get what they deserve."""
+    settings = tmp_path / "class.toml"
+    settings.write_text("cell_seconds = 5\nnotebook_seconds = 30\nmemory_gib = 1\n", encoding="utf-8")
+    for number in range(20):
+        lay(tmp_path / "in" / f"honest{number}", with_cell(quick(), f"number = {number}"))
+    for name, code in HANGS_AND_BOMBS.items():
+        lay(tmp_path / "in" / name, with_cell(quick(), code))
+    before = {each.pid for each in psutil.process_iter()}
+    course(tmp_path / "in", tmp_path / "out", "--workers", "2", "--class", str(settings))
+    found = {row["student"]: row for row in rows(tmp_path / "out" / "grades.csv")}
+    assert found.keys() == {f"honest{number}" for number in range(20)} | HANGS_AND_BOMBS.keys()
+    for student, row in found.items():
+        assert (row["score"], row["status"]) == ("5", "graded"), (student, row)
+    new = (each.cmdline() for each in psutil.process_iter() if each.pid not in before)
+    assert not [command for command in new if "zygote" in " ".join(command)]
+
+
+@pytest.mark.slow
+def test_without_a_sandbox_only_by_name(tmp_path: Path) -> None:
+    """The same scores; a student's code then runs as the person who grades."""
+    lay(tmp_path / "in" / "ada", quick())
+    lay(tmp_path / "in" / "bob", with_answer(quick(), "static-bytes", WRONG))
+    lay(tmp_path / "in" / "eve", with_cell(quick(), "import os\nos._exit(1)"))
+    course(tmp_path / "in", tmp_path / "out", "--sandbox", "none")
+    found = {row["student"]: row["score"] for row in rows(tmp_path / "out" / "grades.csv")}
+    assert found == {"ada": "5", "bob": "2", "eve": "5"}
+
+
+def lay(folder: Path, notebook: dict[str, object]) -> None:
+    folder.mkdir(parents=True)
+    (folder / f"{UNIT}.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -5,17 +5,34 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from course_lib.errors import CourseError
 from course_lib.grading import cgroups
 from course_lib.grading.namespaces import Limits
 from course_lib.grading.sandbox import Gone, Room, Sandbox
 from course_lib.grading.score import Graded
 from notebooks import quick, with_cell
+
+
+@pytest.fixture(scope="module", params=["bwrap", pytest.param("docker", marks=pytest.mark.slow)])
+def walled(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """Behind each of the walls; docker where there is one."""
+    if request.param == "bwrap":
+        yield request.getfixturevalue("sandbox")
+        return
+    try:
+        made = Sandbox(request.param)
+        made.wait()
+    except CourseError as error:
+        pytest.skip(str(error))
+    yield made
+    made.close()
+
 
 REACHES = """
 import os, socket, urllib.request
@@ -50,7 +67,7 @@ attempt("memory of process 1 of the host", lambda: open("/proc/sys/kernel/core_p
 
 
 @pytest.mark.parametrize("bare", [False, True])
-def test_nothing_is_in_reach(sandbox: Sandbox, bare: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_in_reach(walled: Sandbox, bare: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = tmp_path / "secret"
     secret.write_text("expected data")
     listener = socket.create_server(("127.0.0.1", 0))
@@ -60,7 +77,7 @@ def test_nothing_is_in_reach(sandbox: Sandbox, bare: bool, tmp_path: Path, monke
     top = str(Path(__file__).resolve().parents[2])
     code = (REACHES.replace("PORT", str(listener.getsockname()[1])).replace("SECRET)", f"{str(secret)!r})")
             .replace("TOP", repr(top)).replace("HOME", repr(str(Path.home()))))  # fmt: skip
-    with listener, abstract, sandbox.room(Limits(), bare) as room:
+    with listener, abstract, walled.room(Limits(), bare) as room:
         reply = room.ask({"op": "run", "code": code}, 60)
     assert reply["error"] is None, reply
     said = reply["outputs"][0]["text"]
@@ -68,15 +85,15 @@ def test_nothing_is_in_reach(sandbox: Sandbox, bare: bool, tmp_path: Path, monke
     assert said.count("\n") == REACHES.count('attempt("')
 
 
-def test_one_child_leaves_nothing_to_the_next(sandbox: Sandbox) -> None:
-    with sandbox.room(Limits()) as first:
+def test_one_child_leaves_nothing_to_the_next(walled: Sandbox) -> None:
+    with walled.room(Limits()) as first:
         reply = first.ask({"op": "run", "code": (
             "import builtins, os, torch, course_lib.models as m\n"
             "for folder in ('/tmp', '/dev/shm'): open(folder + '/left', 'w').write('x')\n"
             "builtins.left = torch.left = m.left = 1; torch.manual_seed(5); torch.set_num_threads(7)"
         )}, 60)  # fmt: skip
         assert reply["error"] is None, reply
-    with sandbox.room(Limits()) as second:
+    with walled.room(Limits()) as second:
         reply = second.ask({"op": "run", "code": (
             "import builtins, os, torch, course_lib.models as m\n"
             "(os.listdir('/dev/shm'), 'left' in os.listdir('/tmp'), hasattr(builtins, 'left'), hasattr(torch, 'left'), "
@@ -85,8 +102,8 @@ def test_one_child_leaves_nothing_to_the_next(sandbox: Sandbox) -> None:
     assert reply["outputs"][0]["data"]["text/plain"] == "([], False, False, False, False, 1)"
 
 
-def test_a_detached_child_dies_with_its_room(sandbox: Sandbox) -> None:
-    with sandbox.room(Limits()) as room:
+def test_a_detached_child_dies_with_its_room(walled: Sandbox) -> None:
+    with walled.room(Limits()) as room:
         room.ask({"op": "run", "code": (
             "import os, subprocess, sys\n"
             "subprocess.Popen(['sleep', '98765'], start_new_session=True)\n"
@@ -127,7 +144,7 @@ BOMBS = {
 @pytest.mark.parametrize(
     "name", [*(["memory"]), *(pytest.param(each, marks=pytest.mark.slow) for each in list(BOMBS)[1:])]
 )
-def test_a_bomb_costs_its_room_and_nothing_else(sandbox: Sandbox, name: str) -> None:
+def test_a_bomb_costs_its_room_and_nothing_else(walled: Sandbox, name: str) -> None:
     code, mib = BOMBS[name]
     available = psutil.virtual_memory().available
     lowest = [available]
@@ -141,14 +158,14 @@ def test_a_bomb_costs_its_room_and_nothing_else(sandbox: Sandbox, name: str) -> 
     watcher.start()
     start = time.monotonic()
     try:
-        with sandbox.room(Limits(memory_bytes=mib * 2**20), bare=False) as room:
+        with walled.room(Limits(memory_bytes=mib * 2**20), bare=False) as room:
             assert how_it_ended(room, code) in ("memory", "processes", "died", "time", "an error")
     finally:
         stop.set()
         watcher.join()
     assert time.monotonic() - start < 40
     assert available - min(lowest) < 6 * 2**30, "the host was short of memory"
-    with sandbox.room(Limits()) as room:
+    with walled.room(Limits()) as room:
         assert room.ask({"op": "run", "code": "1 + 1"}, 60)["outputs"][0]["data"]["text/plain"] == "2"
 
 
@@ -167,8 +184,8 @@ def test_a_loop_that_catches_everything_loses_only_what_comes_from_it(grade: Cal
     assert grade(with_cell(quick(), loop), budget=short).points == 5.0
 
 
-def test_the_environment_of_the_host_stays_outside(sandbox: Sandbox) -> None:
-    with sandbox.room(Limits()) as room:
+def test_the_environment_of_the_host_stays_outside(walled: Sandbox) -> None:
+    with walled.room(Limits()) as room:
         names = room.ask({"op": "run", "code": "import os; sorted(os.environ)"}, 60)["outputs"][0]["data"]["text/plain"]
     assert not set(os.environ) & set(ast.literal_eval(names)) - {
         "PATH", "HOME", "LANG", "PYTHONPATH", "PWD", "OMP_NUM_THREADS", "COURSE_STATE_DIR", "PYTHONHASHSEED",
@@ -177,15 +194,15 @@ def test_the_environment_of_the_host_stays_outside(sandbox: Sandbox) -> None:
     }  # fmt: skip
 
 
-def test_control_groups_bind_memory_that_no_process_has_mapped(sandbox: Sandbox) -> None:
-    if not sandbox.groups:
+def test_control_groups_bind_memory_that_no_process_has_mapped(walled: Sandbox) -> None:
+    if not walled.groups:
         pytest.skip("no control groups can be made here")
     code = "import os\nfd = os.memfd_create('x')\nfor _ in range(30): os.write(fd, bytes(2**24))"
     for mib, ending in ((128, "memory"), (1024, "well")):
-        with sandbox.room(Limits(memory_bytes=mib * 2**20, file_bytes=2**30)) as room:
+        with walled.room(Limits(memory_bytes=mib * 2**20, file_bytes=2**30)) as room:
             assert how_it_ended(room, code) == ending
             assert room.group is None or all(folder.is_dir() for folder in room.group.folders.values())
-    sandbox.groups.close()
+    walled.groups.close()
     assert not list(Path("/sys/fs/cgroup").rglob(f"course-{os.getpid()}-*"))
 
 

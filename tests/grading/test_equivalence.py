@@ -3,6 +3,7 @@ wrong answer of the exercises' own tables, and the references of all three, with
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import answers_ex1
@@ -10,7 +11,8 @@ import answers_ex2
 import answers_ex3
 import pytest
 from harness import Answer
-from nbgrader_course import solved_by
+from nbgrader.api import Gradebook
+from nbgrader_course import Course, solved_by
 
 from course_lib.exercises.cells import CELLS
 from course_lib.grading.execute import Budget
@@ -46,6 +48,26 @@ def test_an_honest_answer_gets_what_it_deserves(grade: Callable[..., Graded], un
     assert came == {cell: points for cell, points in right.items() if cell != "explain"}, graded.reason
     named = {each.question: each.mistake for each in graded.scores if each.question in answer.loses}
     assert named == dict(answer.loses)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", TABLES)
+def test_question_by_question_as_stock_nbgrader(grade: Callable[..., Graded], unit: str, tmp_path: Path) -> None:
+    """Every third of the wrong answers and some of the right ones, through both, whole notebooks."""
+    answers = [*TABLES[unit].RIGHT[:3], *TABLES[unit].WRONG[::3]]
+    course = Course.make(tmp_path / "autograder", unit)
+    course.nbgrader("generate_assignment", unit)
+    for number, answer in enumerate(answers):
+        course.submit(unit, f"student{number}", notebook_of(unit, answer))
+    course.nbgrader("autograde", unit)
+    with Gradebook(f"sqlite:///{course.root / 'gradebook.db'}", "big-models-small-gpus") as gradebook:
+        for number, answer in enumerate(answers):
+            stock = {each.name: each.auto_score for each in
+                     gradebook.find_submission_notebook(unit, unit, f"student{number}").grades}  # fmt: skip
+            ours = grade(notebook_of(unit, answer), unit, budget=Budget()).scores
+            assert {each.question: each.points for each in ours if each.points is not None} == {
+                name: points for name, points in stock.items() if name != "explain"
+            }, answer.name
 
 
 @pytest.mark.slow
