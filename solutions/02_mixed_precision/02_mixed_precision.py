@@ -732,8 +732,8 @@ judge("C7", {"torch.cuda.amp.GradScaler()": not old, 'torch.amp.GradScaler("cuda
 
 fp16_reached_inf = any(math.isinf(weight) for weight in half_with_adam(torch.float16))
 more_casts = calls["autocast"].total() > calls["FP32"].total()
-judge("C16", {"NaN in FP16: overflow": FP16.stored(66246.39) == math.inf, "NaN in FP16: underflow (Adam's eps)":
-              fp16_reached_inf and FP16.stored(1e-8) == 0, "slower with autocast: small operators": more_casts})
+judge("C16", {"NaN in FP16: overflow": FP16.stored(66246.39) == math.inf, "NaN in FP16: Adam's eps underflows":
+              fp16_reached_inf and FP16.stored(1e-8) == 0, "autocast: more operators": more_casts})
 
 # %% [markdown] lang="en"
 # - **`Attempting to unscale FP16 gradients`** means that *trained* weights are FP16. Load the model in FP32, or keep at least what is trained in FP32 ([peft](https://github.com/huggingface/peft/issues/341)).
