@@ -11,7 +11,6 @@ from course_lib.device import Verdict
 from course_lib.errors import CourseError
 from course_lib.i18n import _
 from course_lib.recipe import Recipe
-from course_lib.report import Report
 from course_lib.shape import ModelShape
 from course_lib.units import in_unit
 
@@ -49,9 +48,7 @@ def card_grid(cards: Sequence[Card], runs: Mapping[str, tuple[ModelShape, Recipe
     """
     if not cards or not runs:
         raise CourseError(f"card_grid: got {len(cards)} cards and {len(runs)} runs, expected at least one of each")
-    reports = [
-        Report(shape.name, shape.params, 0, recipe, ledger.predict(shape, recipe)) for shape, recipe in runs.values()
-    ]
+    reports = [ledger.report(shape, recipe) for shape, recipe in runs.values()]
     rows = tuple(
         tuple(
             Cell(device.verdict(card.usable_bytes), in_unit(device.low_bytes), in_unit(device.high_bytes))

@@ -9,6 +9,7 @@ Chinese ones. `make messages` collects new messages into the catalogue, `course 
 """
 
 import gettext
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -44,6 +45,16 @@ def get_language() -> Language:
 def _(message: str) -> str:
     """``message`` in the reader's language, looked up when it is said."""
     return _catalogue.gettext(message)
+
+
+def sentences(parts: Iterable[str]) -> str:
+    """Whole sentences, one after the other."""
+    return ("" if _language == "zh" else " ").join(parts)
+
+
+def clauses(parts: Iterable[str]) -> str:
+    """Parts of one sentence."""
+    return ("；" if _language == "zh" else "; ").join(parts)
 
 
 def N_(message: str) -> str:

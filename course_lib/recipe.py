@@ -172,6 +172,17 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def flags_beyond(self, other: "Recipe") -> str:
+        """What ``other`` lacks of this recipe, as flags of the command line: ``--lora-rank 16 --checkpoint block``."""
+        theirs = other.to_dict()
+        changed = {name: value for name, value in self.to_dict().items() if value != theirs[name]}
+        return " ".join(flag(name) + ("" if value is True else f" {value}") for name, value in changed.items())
+
+
+def flag(name: str) -> str:
+    """A field's flag: ``lora_rank`` is ``--lora-rank``."""
+    return "--" + name.replace("_", "-")
+
 
 def _check_type_and_choice(each: Any, value: Any) -> None:
     expected = type(each.default)

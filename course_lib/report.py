@@ -53,6 +53,13 @@ class Report:
         return self.device.verdict(self.card.usable_bytes) if self.card else None
 
     @property
+    def largest(self) -> tuple[Account, int, Moment]:
+        """The account that owns most of the peak, its bytes there, and when that is."""
+        at_peak = self.forecast.at_peak
+        account = max(at_peak, key=lambda each: at_peak[each])
+        return account, at_peak[account], self.forecast.peak_moment
+
+    @property
     def exit_code(self) -> int:
         """1 where the card is too small, else 0."""
         return int(self.verdict == "does-not-fit")

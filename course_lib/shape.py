@@ -7,6 +7,7 @@ fused query-key-value projection, a GELU MLP, dropout.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -73,7 +74,7 @@ class ModelShape:
     def kv_width(self) -> int:
         return self.kv_heads * self.head_dim
 
-    @property
+    @cached_property
     def linears(self) -> tuple[Linear, ...]:
         """The matrix products of one block, in the order in which the forward pass meets them."""
         if self.family == "gpt2":
@@ -98,7 +99,7 @@ class ModelShape:
         """Elements of one normalisation layer (LayerNorm has a bias, RMSNorm has none)."""
         return self.hidden * (2 if self.family == "gpt2" else 1)
 
-    @property
+    @cached_property
     def parameter_tensors(self) -> Mapping[str, tuple[int, ...]]:
         """Every parameter tensor of the model by name, with its shape; blocks are written once with ``*``."""
         tensors: dict[str, tuple[int, ...]] = {"embedding": (self.vocab, self.hidden)}

@@ -97,11 +97,10 @@ def explain(model: str, card: str, **recipe: Any) -> str:
     """The verdict in words and the bill as a waterfall, as HTML; a recipe that cannot be is answered by the reason."""
     try:
         shape, chosen, capacity = read_model(model), Recipe(**recipe), find_card(card)
-        bill = ledger.predict(shape, chosen)
+        report = ledger.report(shape, chosen, capacity)
     except CourseError as error:
         return f'<p role="status">{escape(str(error))}</p>'
-    trainable = shape.lora_params(chosen.lora_rank, chosen.target_names) if chosen.lora_rank else shape.params
-    report = Report(model, shape.params, trainable, chosen, bill, capacity)
+    bill = report.forecast
     ax = Figure(figsize=(9, 4.2), layout="constrained").add_subplot()
     picture = as_html(bill_waterfall(bill, ax, capacity), alt_text(bill))
     return f'<p role="status"><b>{escape(verdict_sentence(report, capacity))}</b></p>{picture}'

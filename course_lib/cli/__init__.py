@@ -18,6 +18,8 @@ from course_lib.errors import CourseError
 COMMANDS = {
     "ledger": "predict a training step's memory in closed form, at once",
     "dryrun": "run a training step on the meta device and read its memory off",
+    "plan": "find the cheapest cuts with which a model fits a card",
+    "oom": "explain an out-of-memory message",
     "gpu": "what this machine can train on and what to mend, or a list of cards",
     "build": "write the notebooks from their sources, or name the stale ones",
     "run": "execute every unit and show what each took",

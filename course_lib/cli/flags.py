@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from course_lib.device import Budget, Capacity
 from course_lib.errors import CourseError
-from course_lib.recipe import LOSSES, Recipe
+from course_lib.recipe import LOSSES, Recipe, flag
 from course_lib.shape import ModelShape
 
 _FIELDS = {each.name: each for each in fields(Recipe)}
@@ -26,12 +26,12 @@ def add_recipe_flags(parser: argparse.ArgumentParser) -> None:
     for name, each in _FIELDS.items():
         help_text = each.metadata["help"]
         if type(each.default) is bool:
-            group.add_argument(_flag(name), action="store_true", default=argparse.SUPPRESS, help=help_text)
+            group.add_argument(flag(name), action="store_true", default=argparse.SUPPRESS, help=help_text)
             continue
         choices = each.metadata.get("choices")
         listed = f"{', '.join(choices)}; " if choices else ""
         group.add_argument(
-            _flag(name),
+            flag(name),
             metavar=each.metadata.get("metavar", "NAME"),
             type={int: _whole_number, float: _number}.get(type(each.default), str),
             default=argparse.SUPPRESS,
@@ -46,7 +46,7 @@ def recipe_of(args: argparse.Namespace, shape: ModelShape | None) -> Recipe:
         CourseError: a value or combination that no run can have; a sequence longer than the model's
             learned positions; a LoRA target that the model does not have.
     """
-    given = {name: getattr(args, name) for name in _FIELDS if hasattr(args, name)}
+    given = {name: getattr(args, name) for name in given_in(args)}
     positions = shape.learned_positions if shape else 0
     if positions and "seq" not in given:
         given["seq"] = min(Recipe.seq, positions)
@@ -58,6 +58,11 @@ def recipe_of(args: argparse.Namespace, shape: ModelShape | None) -> Recipe:
         if shape:
             shape.targets(recipe.target_names)
     return recipe
+
+
+def given_in(args: argparse.Namespace) -> frozenset[str]:
+    """The recipe's fields for which a flag was given."""
+    return frozenset(name for name in _FIELDS if hasattr(args, name))
 
 
 def add_card_flags(parser: argparse.ArgumentParser, required: bool = False) -> None:
@@ -91,17 +96,13 @@ def speaking_in_flags() -> Iterator[None]:
         raise CourseError(_in_flags(str(error))) from error
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
 def _in_flags(message: str) -> str:
     """``quant nf4: ... add lora_rank`` becomes ``--quant nf4: ... add --lora-rank``.
 
     A name that is also an English word counts as a field's only where the message begins with it, or
     where one of the field's values follows.
     """
-    message = re.sub(r"^(gpu|budget_gib)(?=:)", lambda match: _flag(match[0]), message)
+    message = re.sub(r"^(gpu|budget_gib)(?=:)", lambda match: flag(match[0]), message)
     for name, each in _FIELDS.items():
         if "_" in name:
             pattern = rf"\b{name}\b"
@@ -109,7 +110,7 @@ def _in_flags(message: str) -> str:
             values = each.metadata.get("choices") or _BEGINNINGS.get(name, ())
             value = "|".join([*map(re.escape, values), r"\d"])
             pattern = rf"^{name}(?=:)|(?<!-)\b{name}(?= (?:{value}))"
-        message = re.sub(pattern, _flag(name), message)
+        message = re.sub(pattern, flag(name), message)
     return message
 
 

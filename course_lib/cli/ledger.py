@@ -5,7 +5,6 @@ from typing import Any
 
 from course_lib.cli import flags
 from course_lib.hf_config import read_model
-from course_lib.report import Report
 
 
 def add_parser(subparsers: Any) -> None:
@@ -24,19 +23,16 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     shape = read_model(args.model)
     recipe, card = flags.recipe_of(args, shape), flags.card_of(args)
-    from course_lib.ledger import predict
+    from course_lib import ledger
 
     with flags.speaking_in_flags():
-        bill = predict(shape, recipe)
-    trainable = shape.lora_params(recipe.lora_rank, recipe.target_names) if recipe.lora_rank else shape.params
-    report = Report(shape.name, shape.params, trainable, recipe, bill, card)
+        report = ledger.report(shape, recipe, card)
     if args.json:
         import json
 
         print(json.dumps(report.to_dict(), indent=2))
     else:
-        from course_lib.cli.show import show_entries, show_report
+        from course_lib.cli.show import show_report
 
         show_report(report)
-        show_entries(bill)
     return report.exit_code

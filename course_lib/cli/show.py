@@ -25,36 +25,38 @@ _ALWAYS_SAID = ("precision", "optimizer", "optimizer_impl", "batch", "seq")
 
 
 def show_report(report: Report) -> None:
-    """Print who owns the bytes at the peak, when the peak is, and whether the card takes it."""
-    unit = _unit_of(report.forecast.peak_bytes)
+    """Print who owns the bytes at the peak, when the peak is, whether the card takes it, and a bill's lines."""
+    unit = unit_of(report.forecast.peak_bytes)
     console = Console(highlight=False)
     console.print(_heading(report, unit))
     console.print(_accounts_table(report, unit))
     console.print(_moments_table(report, unit))
-    console.print(_card_sentences(report))
+    console.print(card_sentences(report))
+    if isinstance(report.forecast, Bill):
+        console.print(_entries_table(report.forecast))
 
 
-def show_entries(bill: Bill) -> None:
-    """Print the bill's lines that make up the peak, the largest first."""
-    unit = _unit_of(bill.peak_bytes)
-    table = _table("account", "what the peak consists of", unit, "formula")
+def _entries_table(bill: Bill) -> Table:
+    """The bill's lines that make up the peak, the largest first."""
+    unit = unit_of(bill.peak_bytes)
+    table = plain_table("account", "what the peak consists of", unit, "formula")
     for entry in sorted(bill.entries_at(bill.peak_instant), key=lambda entry: -entry.size_bytes):
         account = Text(str(entry.account), style=COLOURS[entry.account])
-        table.add_row(account, Text(entry.label), _number(entry.size_bytes, unit), Text(entry.formula))
-    Console(highlight=False).print(table)
+        table.add_row(account, Text(entry.label), number(entry.size_bytes, unit), Text(entry.formula))
+    return table
 
 
 def _heading(report: Report, unit: Unit) -> Text:
     trained = "all trained" if report.trainable == report.params else f"{report.trainable:,} trained"
     return Text.assemble(
         (report.model, "bold"),
-        f": {report.params:,} parameters, {trained}\n{_in_words(report.recipe)}\n\nPeak ",
+        f": {report.params:,} parameters, {trained}\n{in_words(report.recipe)}\n\nPeak ",
         (format_bytes(report.forecast.peak_bytes, unit), "bold"),
         f" allocated, in {report.forecast.peak_moment}",
     )
 
 
-def _in_words(recipe: Recipe) -> str:
+def in_words(recipe: Recipe) -> str:
     usual = Recipe().to_dict()
     said = {name: value for name, value in recipe.to_dict().items() if name in _ALWAYS_SAID or value != usual[name]}
     return ", ".join(name.replace("_", "-") + ("" if value is True else f" {value}") for name, value in said.items())
@@ -62,13 +64,13 @@ def _in_words(recipe: Recipe) -> str:
 
 def _accounts_table(report: Report, unit: Unit) -> Table:
     peak_bytes, static = report.forecast.peak_bytes, report.forecast.static_bytes
-    table = _table("account", f"{unit} at the peak", "share", "", f"{unit} that stay")
+    table = plain_table("account", f"{unit} at the peak", "share", "", f"{unit} that stay")
     for account in ACCOUNTS:
-        stays = _number(static[account], unit) if account in STATIC_ACCOUNTS else ""
+        stays = number(static[account], unit) if account in STATIC_ACCOUNTS else ""
         cells = _row(str(account), report.forecast.at_peak[account], peak_bytes, unit, COLOURS[account])
         table.add_row(*cells, stays)
     total_static = sum(static[account] for account in STATIC_ACCOUNTS)
-    footers = ("together", _number(peak_bytes, unit), "", "", _number(total_static, unit))
+    footers = ("together", number(peak_bytes, unit), "", "", number(total_static, unit))
     table.show_footer = True
     for column, footer in zip(table.columns, footers, strict=True):
         column.footer = footer
@@ -77,7 +79,7 @@ def _accounts_table(report: Report, unit: Unit) -> Table:
 
 def _moments_table(report: Report, unit: Unit) -> Table:
     forecast = report.forecast
-    table = _table("moment", f"{unit} at most", "of the peak", "", "")
+    table = plain_table("moment", f"{unit} at most", "of the peak", "", "")
     for moment in STEP_MOMENTS:
         is_peak = moment == forecast.peak_moment
         cells = _row(str(moment), forecast.moment_peaks[moment], forecast.peak_bytes, unit, "red" if is_peak else "")
@@ -85,7 +87,7 @@ def _moments_table(report: Report, unit: Unit) -> Table:
     return table
 
 
-def _card_sentences(report: Report) -> Text:
+def card_sentences(report: Report) -> Text:
     device, card = report.device, report.card
     said = Text(
         "On the card, with CUDA context and allocator slack: "
@@ -105,18 +107,18 @@ def _card_sentences(report: Report) -> Text:
 def _row(name: str, size_bytes: int, of_bytes: int, unit: Unit, colour: str) -> tuple[Text, str, str, ProgressBar]:
     share = size_bytes / of_bytes if of_bytes else 0.0
     bar = ProgressBar(1.0, share, width=20, complete_style=colour, finished_style=colour, style="none")
-    return Text(name, style=colour), _number(size_bytes, unit), f"{share:.1%}", bar
+    return Text(name, style=colour), number(size_bytes, unit), f"{share:.1%}", bar
 
 
-def _unit_of(peak_bytes: int) -> Unit:
+def unit_of(peak_bytes: int) -> Unit:
     return "GiB" if peak_bytes >= GIB else "MiB"
 
 
-def _number(size_bytes: int, unit: Unit) -> str:
+def number(size_bytes: int, unit: Unit) -> str:
     return f"{in_unit(size_bytes, unit):,.2f}"
 
 
-def _table(*headers: str) -> Table:
+def plain_table(*headers: str) -> Table:
     """A table in which the columns of numbers, known by their headers, are flush right."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for header in headers:

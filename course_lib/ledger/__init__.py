@@ -1,13 +1,14 @@
 """The memory ledger: a training step's bill in closed form, in a millisecond, without torch.
 
-``predict(shape, recipe)`` is the whole interface. It covers Llama-like and GPT-2-like models as
-transformers 5 implements them; for any other model there is the dry run.
+``predict(shape, recipe)`` is the bill, ``report(shape, recipe, card)`` the bill held against a card. It covers
+Llama-like and GPT-2-like models as transformers 5 implements them; for any other model there is the dry run.
 """
 
 from collections.abc import Iterator
 from math import ceil
 
 from course_lib.accounts import Account
+from course_lib.device import Capacity
 from course_lib.errors import CourseError
 from course_lib.ledger.at_work import backward_bytes, forward_bytes
 from course_lib.ledger.bill import Bill, Entry, Instant
@@ -17,9 +18,10 @@ from course_lib.ledger.head import head_entries
 from course_lib.ledger.optimizer import optimizer_entries, state_sizes
 from course_lib.ledger.weights import trained, weight_bytes, weight_entries
 from course_lib.recipe import Recipe
+from course_lib.report import Report
 from course_lib.shape import ModelShape
 
-__all__ = ["Bill", "Entry", "Instant", "predict"]
+__all__ = ["Bill", "Entry", "Instant", "predict", "report"]
 
 _CHECKPOINT_SOURCE = "torch/utils/checkpoint.py; Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost"
 _UNTIL_STEP = tuple(instant for instant in Instant if instant is not Instant.OPTIMIZER_STEP)
@@ -41,6 +43,16 @@ def predict(shape: ModelShape, recipe: Recipe) -> Bill:
         Account.OPTIMIZER: sum(state_sizes(shape, recipe)),
     }
     return Bill(tuple(entries), static)
+
+
+def report(shape: ModelShape, recipe: Recipe, card: Capacity | None = None) -> Report:
+    """The bill of ``shape`` under ``recipe``, held against ``card`` where one is named.
+
+    Raises:
+        CourseError: as :func:`predict`.
+    """
+    trainable = shape.lora_params(recipe.lora_rank, recipe.target_names) if recipe.lora_rank else shape.params
+    return Report(shape.name, shape.params, trainable, recipe, predict(shape, recipe), card)
 
 
 def _activations(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:

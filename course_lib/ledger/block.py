@@ -12,6 +12,7 @@ in a sequence, r rank; w bytes of a number in the residual stream, s of one in a
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from course_lib.recipe import Recipe
 from course_lib.shape import Linear, ModelShape
@@ -55,7 +56,7 @@ class Block:
     def trains_all(self) -> bool:
         return not self.recipe.lora_rank
 
-    @property
+    @cached_property
     def adapted(self) -> tuple[Linear, ...]:
         """The linear layers that carry an adapter."""
         return () if self.trains_all else self.shape.targets(self.recipe.target_names)
@@ -86,7 +87,7 @@ class Block:
             return "flash"
         return "efficient" if self.shape.heads == self.shape.kv_heads else "scores"
 
-    @property
+    @cached_property
     def kept(self) -> list[Kept]:
         """Everything the block keeps, in the order of the forward pass."""
         mlp = self._gpt2_mlp() if self.shape.family == "gpt2" else self._gated_mlp()
@@ -94,7 +95,7 @@ class Block:
         parts += [self._norm_output("norm2"), mlp, self._adapter_outputs()]
         return [kept for part in parts for kept in part if kept.bytes_per_token]
 
-    @property
+    @cached_property
     def kept_bytes(self) -> float:
         return sum(kept.bytes_per_token for kept in self.kept)
 

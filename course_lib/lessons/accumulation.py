@@ -8,7 +8,6 @@ from course_lib.cards import find_card
 from course_lib.hf_config import read_model
 from course_lib.i18n import N_, _
 from course_lib.recipe import Recipe
-from course_lib.report import Report
 from course_lib.tasks import expect, task
 
 #: The run of the second task, but for batch and accum, which are what is asked for.
@@ -77,5 +76,4 @@ def display_or_gradient(answer: Any) -> str:
 def _verdict(batch: int) -> str | None:
     shape = read_model("gpt2")
     recipe = replace(RUN, batch=batch, accum=SEQUENCES // batch)
-    bill = ledger.predict(shape, recipe)
-    return Report(shape.name, shape.params, shape.params, recipe, bill, find_card("RTX 2070")).verdict
+    return ledger.report(shape, recipe, find_card("RTX 2070")).verdict

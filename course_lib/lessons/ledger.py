@@ -8,7 +8,6 @@ from course_lib.cards import find_card
 from course_lib.hf_config import read_model
 from course_lib.i18n import N_, _
 from course_lib.recipe import Recipe
-from course_lib.report import Report
 from course_lib.shape import ModelShape
 from course_lib.tasks import expect, task
 from course_lib.units import GIB
@@ -130,8 +129,4 @@ def _kv_cache(shape: ModelShape, batch: int, seq: int) -> int:
 
 
 def _verdict_on_3090(batch: int) -> str | None:
-    llama = read_model("llama-7b")
-    recipe = replace(LORA_RUN, batch=batch)
-    bill = ledger.predict(llama, recipe)
-    trained = llama.lora_params(recipe.lora_rank, recipe.target_names)
-    return Report(llama.name, llama.params, trained, recipe, bill, find_card("RTX 3090")).verdict
+    return ledger.report(read_model("llama-7b"), replace(LORA_RUN, batch=batch), find_card("RTX 3090")).verdict

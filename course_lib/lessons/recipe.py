@@ -8,7 +8,6 @@ from course_lib.cards import Card, find_card
 from course_lib.hf_config import read_config, read_model
 from course_lib.i18n import N_, _
 from course_lib.recipe import Recipe
-from course_lib.report import Report
 from course_lib.tasks import Unsolved, expect, task
 from course_lib.units import format_bytes
 
@@ -103,12 +102,10 @@ def _expect_recipe(answer: Any) -> None:
 
 
 def _expect_fit(recipe: Recipe, card: Card) -> None:
-    shape = read_model(MODEL)
-    bill = ledger.predict(shape, recipe)
-    report = Report(MODEL, shape.params, 0, recipe, bill, card)
-    largest = max(bill.at_peak, key=lambda account: bill.at_peak[account])
+    report = ledger.report(read_model(MODEL), recipe, card)
+    account, size, moment = report.largest
     cause = _("the largest account is {account}, {size}, in {moment}").format(
-        account=_(largest), size=format_bytes(bill.at_peak[largest]), moment=_(bill.peak_moment)
+        account=_(account), size=format_bytes(size), moment=_(moment)
     )
     expect(report.verdict, "fits", card.name, cause=cause)
 
