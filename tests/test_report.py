@@ -9,12 +9,12 @@ import pytest
 
 from course_lib.accounts import ACCOUNTS, Account, Moment
 from course_lib.cli import main
-from course_lib.cli.show import show_entries, show_report
+from course_lib.cli.show import show_report
 from course_lib.device import CONTEXT_LOW_BYTES, Budget, DeviceRange, device_range
 from course_lib.errors import CourseError
 from course_lib.ledger import Bill, Entry, Instant
 from course_lib.recipe import Recipe
-from course_lib.report import Report
+from course_lib.report import STATIC_ACCOUNTS, Report
 from course_lib.trace import Event, Trace
 from course_lib.units import GIB, MIB
 
@@ -153,7 +153,8 @@ def test_the_ledgers_lines_come_largest_first(capsys: pytest.CaptureFixture[str]
         Entry(Account.WEIGHTS, "a large thing", at_step, 2 * GIB, "2 GiB", "this test"),
         Entry(Account.WEIGHTS, "gone by then", (Instant.FORWARD_END,), GIB, "1 GiB", "this test"),
     )
-    show_entries(Bill(entries, {}))
+    bill = Bill(entries, dict.fromkeys(STATIC_ACCOUNTS, 0))
+    show_report(Report("a model", 1, 1, Recipe(), bill))
     out = capsys.readouterr().out
     assert out.index("a large thing") < out.index("a small thing")
     assert "[by hand]" in out  # a formula's brackets are no markup
