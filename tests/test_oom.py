@@ -318,6 +318,8 @@ def test_the_ledger_says_what_the_run_should_have_taken() -> None:
     assert f"{peak / GIB:.2f} GiB" in found.explanation
     assert found.next_steps[0].startswith("the cheapest change that saves memory: --")
     assert "surely fits 23.69 GiB: --" in found.next_steps[1]
+    assert found.next_steps[-2].endswith("course ledger llama-7b --lora-rank 16 --batch 4 --budget-gib 23.69")
+    assert found.next_steps[-1].endswith("course plan llama-7b --budget-gib 23.69")
     assert "more than the recipe explains" not in found.explanation
     small = Run.of(read_model("gpt2"), Recipe(seq=512))
     assert "more than the recipe explains" in explain(PUBLIC["gpt2 on 6 GB"][0], small).explanation

@@ -93,6 +93,7 @@ def _decode(content: bytes) -> str | None:
 
 def _show(found: Any) -> None:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
     from course_lib.oom.words import size
@@ -103,5 +104,7 @@ def _show(found: Any) -> None:
     if figures:
         console.print(Text(", ".join(f"{name} {size(value)}" for name, value in figures.items())))
     console.print(Text(f"\n{found.explanation}\n"))
+    steps = Table.grid(padding=(0, 1))
     for number, step in enumerate(found.next_steps, 1):
-        console.print(Text(f"{number}. {step}"))
+        steps.add_row(f"{number}.", Text(step))
+    console.print(steps)

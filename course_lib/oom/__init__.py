@@ -57,6 +57,7 @@ def explain(text: str, run: Run | None = None) -> Diagnosis:
         said, steps = words.of_nothing()
     if run:
         said += beside_the_ledger(message, run)
+        steps = [step.replace("MODEL …", run.in_flags).replace("MODEL", run.model) for step in steps]
         if cause not in (Cause.IMPOSSIBLE_REQUEST, Cause.NOT_AN_OOM, Cause.HOST_RAM):
             steps = [*next_changes(message, run), *steps]
     return Diagnosis(message, cause, sentences(said), tuple(steps))

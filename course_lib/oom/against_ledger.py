@@ -1,5 +1,6 @@
 """A failed run beside the ledger: what it should have taken, and the next cheaper change."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -28,6 +29,16 @@ class Run:
 
     report: Report
     wish: Wish
+
+    @property
+    def model(self) -> str:
+        """As the command line takes it."""
+        return shlex.quote(self.report.model)
+
+    @property
+    def in_flags(self) -> str:
+        """Model and recipe, as the command line takes them."""
+        return f"{self.model} {self.report.recipe.flags_beyond(Recipe())}".rstrip()
 
     @classmethod
     def of(cls, shape: ModelShape, recipe: Recipe) -> "Run":

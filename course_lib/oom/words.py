@@ -103,12 +103,12 @@ def _elsewhere(message: OomMessage) -> Told:
         "Of {total}, PyTorch holds {reserved} and {free} are free. The other {elsewhere} are not its tensors: a CUDA "
         "context takes up to {context} of them, and what remains is no less than the {tried} asked for."
     )
-    left_bytes = (message.reserved_bytes or 0) + (message.free_bytes or 0)
+    budget = _budget((message.reserved_bytes or 0) + (message.free_bytes or 0))
     return [said.format(context=size(CONTEXT_BYTES), **told)], [
         _("nvidia-smi names the processes on the card; end the one that is not needed, most often the kernel of "
           "another notebook or a run that did not die"),
         _("in a container, where it names none, ask on the host; or take another card with CUDA_VISIBLE_DEVICES"),
-        _("or plan with what is left: course plan MODEL --budget-gib {left:.2f}").format(left=in_unit(left_bytes)),
+        _("or plan with what is left: {command}").format(command=f"course plan MODEL {budget}"),
     ]  # fmt: skip
 
 
@@ -132,13 +132,15 @@ def _short(message: OomMessage) -> Told:
             "Of {total}, PyTorch holds {reserved}, with {allocated} in tensors; {free} are free, and {tried} were "
             "asked for. Neither gaps nor others hold what is missing: the run itself is too large."
         )
-    limit = in_unit(message.usable_bytes or 0)
+    budget = _budget(message.usable_bytes or 0)
     return [said.format(**_sizes(message))], [
-        _("see which account fills the card, and when: course ledger MODEL … --budget-gib {limit:.2f}").format(
-            limit=limit),
-        _("let the planner choose the cheapest cuts that fit: course plan MODEL --budget-gib {limit:.2f}").format(
-            limit=limit),
+        _("see which account fills the card, and when: {command}").format(command=f"course ledger MODEL … {budget}"),
+        _("let the planner choose the cheapest cuts that fit: {command}").format(command=f"course plan MODEL {budget}"),
     ]  # fmt: skip
+
+
+def _budget(size_bytes: int) -> str:
+    return f"--budget-gib {in_unit(size_bytes):.2f}"
 
 
 def _by_place(where: Where) -> str:
