@@ -8,14 +8,16 @@ from course_lib.oom.causes import Cause
 from course_lib.oom.message import CONTEXT_BYTES, OomMessage
 from course_lib.oom.place import Where
 from course_lib.oom.signs import Place, Sign
-from course_lib.units import MIB, format_bytes, in_unit, unit_for
+from course_lib.units import KIB, MIB, format_bytes, in_unit, unit_for
 
 Told = tuple[list[str], list[str]]  #: sentences of the explanation, and next steps
 
 
 def size(size_bytes: int) -> str:
-    """In GiB, or in MiB below one, or in bytes where there are few."""
-    return format_bytes(size_bytes, unit_for(size_bytes) if size_bytes >= MIB else "B")
+    """In GiB, or in what a smaller one is at least one of."""
+    if size_bytes >= MIB:
+        return format_bytes(size_bytes, unit_for(size_bytes))
+    return format_bytes(size_bytes, "KiB" if size_bytes >= KIB else "B")
 
 
 def of_figures(message: OomMessage, cause: Cause, where: Where) -> Told:
@@ -103,7 +105,7 @@ def _elsewhere(message: OomMessage) -> Told:
         "Of {total}, PyTorch holds {reserved} and {free} are free. The other {elsewhere} are not its tensors: a CUDA "
         "context takes up to {context} of them, and what remains is no less than the {tried} asked for."
     )
-    budget = _budget((message.reserved_bytes or 0) + (message.free_bytes or 0))
+    budget = _budget(message.usable_bytes or 0)
     return [said.format(context=size(CONTEXT_BYTES), **told)], [
         _("nvidia-smi names the processes on the card; end the one that is not needed, most often the kernel of "
           "another notebook or a run that did not die"),
