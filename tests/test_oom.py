@@ -15,6 +15,7 @@ from course_lib.hf_config import read_model
 from course_lib.i18n import LANGUAGES, set_language
 from course_lib.ledger import predict
 from course_lib.oom import Cause, Run, explain, read_messages
+from course_lib.oom.message import lines_near
 from course_lib.oom.place import Where, place_in
 from course_lib.recipe import Recipe
 
@@ -145,6 +146,9 @@ SIGNS = {
     "RuntimeError: view size is not compatible with the tensor's memory format": "not-an-oom",
     "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 131072": "not-an-oom",
     "RuntimeError: DataLoader worker (pid 25902) is killed by signal: Segmentation fault": "not-an-oom",
+    "The kernel for train.ipynb appears to have died. It will restart automatically.": "cannot-tell",
+    "ImportError: dlopen: cannot allocate memory in static TLS block": "not-an-oom",
+    "OSError: [Errno 28] No space left on device: 'checkpoint.pt'": "not-an-oom",
     "loss is nan at step 34; exit code 1; the room was empty": "not-an-oom",
 }  # fmt: skip
 
@@ -269,6 +273,12 @@ def test_who_holds_the_card_is_named() -> None:
     assert "itself has 3.00 GiB in use, 1.00 GiB more" in found.explanation
 
 
+def test_a_library_beside_pytorch_is_not_taken_for_another_process() -> None:
+    found = explain(PUBLIC["kerrj/lerf#73"][0])
+    assert "itself has 20.81 GiB in use, 3.88 GiB more" in found.explanation
+    assert "most of it is this process's own" in found.next_steps[0]
+
+
 def test_a_message_is_found_in_a_log_wrapped_framed_coloured_and_quoted() -> None:
     text = PUBLIC["kerrj/lerf#73"][0]
     words = text.split(" ")
@@ -285,6 +295,18 @@ def test_a_message_is_found_in_a_log_wrapped_framed_coloured_and_quoted() -> Non
         wrapped.replace("\n", "\r\n"),
     ):
         assert read_messages(layout) == expected
+
+
+def test_a_long_log_is_read_where_it_speaks_of_memory() -> None:
+    noise = [f"step {step} loss 2.3 grad_norm 0.9" for step in range(5000)]
+    text = PUBLIC["carolchenyx/MGFN.#35"][0].replace(". ", ".\n").replace(", ", ",\n")
+    log = "\n".join([*noise, "optimizer.step()", *[f"  File {number}" for number in range(40)], text, *noise])
+    assert read_messages(log) == read_messages(text)
+    assert explain(log).cause == Cause.FRAGMENTATION
+    assert explain("\n".join([*noise, "Killed", *noise])).cause == Cause.HOST_RAM
+    lines = [f"{number} {'alloc' * (number in (3, 5, 12))}" for number in range(15)]
+    near = lines_near("\n".join(lines), ("alloc",), before=1, after=2).splitlines()
+    assert [int(line.split()[0]) for line in near] == [2, 3, 4, 5, 6, 7, 11, 12, 13, 14]
 
 
 def test_of_several_messages_the_first_complete_one_speaks() -> None:

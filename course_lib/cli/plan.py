@@ -64,8 +64,10 @@ def _show(found: Plan, model: str, budget_gib: float | None) -> None:
     if isinstance(found.card, Card) and not found.card.native_bf16 and "bf16" in found.wish.recipe.precision:
         console.print(f"{found.card.name} only emulates bfloat16: {found.card.training_type().reason}.")
     if found.fits:
+        context = found.wish.shape.max_positions
+        made_for = f" (the model was made for {context:,})" if 0 < context < found.max_seq else ""
         console.print(f"With all else as here, micro-batches of up to {found.max_batch:,} sequences fit, "
-                      f"or sequences of up to {found.max_seq:,} tokens.")  # fmt: skip
+                      f"or sequences of up to {found.max_seq:,} tokens{made_for}.")  # fmt: skip
     else:
         for remedy in remedies(found):
             console.print(Text(f"- {remedy}"))

@@ -11,9 +11,11 @@ from course_lib.i18n import sentences
 from course_lib.oom import words
 from course_lib.oom.against_ledger import Run, beside_the_ledger, next_changes
 from course_lib.oom.causes import Cause, cause_of
-from course_lib.oom.message import OomMessage, read_messages
+from course_lib.oom.message import ALLOCATION, OomMessage, lines_near, read_messages
 from course_lib.oom.place import place_in
 from course_lib.oom.signs import Place, find_sign
+
+_MOST_TRACEBACK_LINES = 120
 
 __all__ = ["Cause", "Diagnosis", "OomMessage", "Run", "explain", "read_messages"]
 
@@ -44,7 +46,8 @@ def explain(text: str, run: Run | None = None) -> Diagnosis:
     if messages:
         message = next((each for each in messages if each.is_complete), messages[0])
         cause = cause_of(message)
-        said, steps = words.of_figures(message, cause, place_in(text))
+        traceback = lines_near(text, ALLOCATION, before=_MOST_TRACEBACK_LINES, after=2)
+        said, steps = words.of_figures(message, cause, place_in(traceback))
         if len(messages) > 1:
             said.append(words.one_of(len(messages)))
     elif sign := find_sign(text):

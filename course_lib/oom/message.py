@@ -57,6 +57,18 @@ class OomMessage:
         return max(0, self.total_bytes - self.reserved_bytes - self.free_bytes)  # below 0 where the driver spills
 
     @property
+    def own_bytes(self) -> int | None:
+        """All that the process which ran out has in use on the card."""
+        return next((each.used_bytes for each in self.processes if each.pid is None), None)
+
+    @property
+    def outside_bytes(self) -> int | None:
+        """What that process has in use outside PyTorch: its context, other libraries."""
+        if self.own_bytes is None or self.reserved_bytes is None:
+            return None
+        return max(0, self.own_bytes - self.reserved_bytes)
+
+    @property
     def unallocated_bytes(self) -> int | None:
         """What PyTorch holds without a tensor in it."""
         if self.reserved_bytes is None or self.allocated_bytes is None:
@@ -92,10 +104,26 @@ def read_messages(text: str) -> list[OomMessage]:
 
     The text may be a log or a traceback; lines may be wrapped, quoted, commented out or in a frame.
     """
-    flat = flatten(text)
+    flat = flatten(lines_near(text, ALLOCATION, before=2, after=_MOST_LINES))
     begins = [match.start() for match in _BEGINNING.finditer(flat)]
     pieces = [flat[at:end][:_MOST_CHARACTERS] for at, end in pairwise([*begins, len(flat)])]
     return list(dict.fromkeys(map(_read, pieces)))
+
+
+def lines_near(text: str, words: tuple[str, ...], before: int, after: int) -> str:
+    """The lines of a log that hold a word, given in small letters, with some before and after.
+
+    The rest of a long log is passed over: patterns would take a minute where this takes a second.
+    """
+    lines, wanted, told = text.splitlines(), [], -1
+    for at, line in enumerate(lines):
+        small = line.lower()
+        if any(word in small for word in words):
+            wanted += lines[max(told + 1, at - before) : at]
+            told = at + after
+        if at <= told:
+            wanted.append(line)
+    return "\n".join(wanted)
 
 
 def flatten(text: str) -> str:
@@ -118,6 +146,8 @@ def size_after(pattern: str, text: str) -> int | None:
 
 #: From the first words of a message to the end of the longest that was ever written, with eight processes.
 _MOST_CHARACTERS = 2000
+_MOST_LINES = 60  #: that a message takes, where something has wrapped it
+ALLOCATION = ("alloc",)  #: what every such message has a word with
 _TRIED = rf"(?-i:Tried) to allocate (?:more than )?{SIZE}"  # "you tried to allocate" is the allocator of the CPU
 _BEGINNING = re.compile(
     rf"MPS backend out of memory \(.{{0,200}}?{_TRIED}|Allocation on device .{{0,40}}?would exceed allowed memory|"

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from course_lib.i18n import N_
-from course_lib.oom.message import SIZE, flatten, to_bytes
+from course_lib.oom.message import SIZE, flatten, lines_near, to_bytes
 
 
 class Place(StrEnum):
     """Whose memory it was."""
 
     HOST = "host"
+    PERHAPS_HOST = "perhaps-host"  #: a death that may have other reasons
     SHARED = "shared"  #: the host's /dev/shm, where worker processes hand batches over
     CARD = "card"
     PERHAPS = "perhaps"  #: an error that has other reasons, too
@@ -32,9 +33,10 @@ class Sign:
 
 def find_sign(text: str) -> tuple[Sign, int | None] | None:
     """The first sign of memory trouble in ``text``, and the bytes that were asked for, where it says so."""
-    flat = flatten(text)
+    near = lines_near(text, _WORDS, before=1, after=1)
+    flat = flatten(near)
     for sign in SIGNS:
-        match = sign.pattern.search(text) or sign.pattern.search(flat)
+        match = sign.pattern.search(near) or sign.pattern.search(flat)
         if match:
             number = match.groupdict().get("tried")
             return sign, to_bytes(number, match["unit"] or "") if number else None
@@ -42,6 +44,13 @@ def find_sign(text: str) -> tuple[Sign, int | None] | None:
 
 
 _TRIED = SIZE.replace("(", "(?P<tried>", 1).replace("([", "(?P<unit>[", 1)
+
+
+#: Every pattern below has one of these: a long log is searched for them alone.
+_WORDS = (
+    "memor", "alloc", "kill", "137", "-9", "oom", " ram", "signal", "mmap", "errno 12", "1455", "shm", "dispatched on",
+    "status", "engine", "cudnn", "kernel", "resource", "kv cache", "显存", "内存",
+)  # fmt: skip
 
 
 def _sign(place: Place, pattern: str, what: str, *, ignore_case: bool = False) -> Sign:
@@ -75,6 +84,8 @@ SIGNS = (
           r"Native memory allocation \(mmap\) failed|insufficient memory for the Java",
           N_("The operating system refused memory.")),
     _sign(Place.HOST, r"OOM when allocating tensor[^\n]{0,200}device:CPU", N_("TensorFlow was refused memory.")),
+    _sign(Place.PERHAPS_HOST, r"[Kk]ernel\b.{0,80}\bdied|Kernel Restarting|DeadKernelError",
+          N_("The notebook's kernel died without a word, as it often does for want of the host's memory.")),
     _sign(Place.CARD, r"Free memory on device .{0,60}on startup is less than desired GPU memory utilization",
           N_("vLLM found less free memory on the card than it was told to take.")),
     _sign(Place.CARD, r"No available memory for the cache blocks|"

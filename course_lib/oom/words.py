@@ -106,9 +106,13 @@ def _elsewhere(message: OomMessage) -> Told:
         "context takes up to {context} of them, and what remains is no less than the {tried} asked for."
     )
     budget = _budget(message.usable_bytes or 0)
+    first = _("nvidia-smi names the processes on the card; end the one that is not needed, most often the kernel of "
+              "another notebook or a run that did not die")  # fmt: skip
+    if 2 * (message.outside_bytes or 0) > (message.elsewhere_bytes or 0):
+        first = _("most of it is this process's own, outside PyTorch: find the library that takes the card's memory "
+                  "(JAX, TensorFlow, RAPIDS, an ONNX runtime, a CUDA extension), and limit it")  # fmt: skip
     return [said.format(context=size(CONTEXT_BYTES), **told)], [
-        _("nvidia-smi names the processes on the card; end the one that is not needed, most often the kernel of "
-          "another notebook or a run that did not die"),
+        first,
         _("in a container, where it names none, ask on the host; or take another card with CUDA_VISIBLE_DEVICES"),
         _("or plan with what is left: {command}").format(command=f"course plan MODEL {budget}"),
     ]  # fmt: skip
@@ -214,12 +218,12 @@ def _remarks(message: OomMessage) -> Iterator[str]:
 
 def _processes(message: OomMessage) -> Iterator[str]:
     known = [each for each in message.processes if each.used_bytes is not None]
-    own = next((each.used_bytes for each in known if each.pid is None), None)
-    if own and message.reserved_bytes is not None and own > message.reserved_bytes:
+    own, outside = message.own_bytes, message.outside_bytes
+    if own and outside:
         yield _(
             "This process itself has {own} in use, {outside} more than PyTorch holds: its CUDA context and other "
             "libraries."
-        ).format(own=size(own), outside=size(own - message.reserved_bytes))
+        ).format(own=size(own), outside=size(outside))
     listed = ", ".join(f"{each.pid}: {size(each.used_bytes or 0)}" for each in known if each.pid is not None)
     if listed and own is not None:
         yield _("Other processes on the card, by number: {listed}.").format(listed=listed)
@@ -237,8 +241,9 @@ def of_sign(sign: Sign, tried_bytes: int | None) -> Told:
             _("give the container more: docker run --shm-size 8g, or --ipc=host"),
             _("or use fewer workers: DataLoader(num_workers=0) needs none of it"),
         ]
-    if sign.place is Place.HOST:
-        said.append(_("That is the host's memory, not the card's: a smaller micro-batch seldom helps."))
+    if sign.place in (Place.HOST, Place.PERHAPS_HOST):
+        if sign.place is Place.HOST:
+            said.append(_("That is the host's memory, not the card's: a smaller micro-batch seldom helps."))
         return said, [
             _("be sure: dmesg | grep -i kill names the process that the kernel ended; free -h, or the job's limit, "
               "says how much there is"),
