@@ -324,5 +324,8 @@ def test_a_person_reads_cuts_prices_and_what_still_fits(capsys: pytest.CaptureFi
     out = " ".join(capsys.readouterr().out.split())
     assert "T4 only emulates bfloat16" in out
     assert "fits;" in out
-    assert "micro-batches of up to" in out
+    card = find_card("t4")
+    found = plan(wish_for(read_model("llama-7b"), Recipe(), frozenset({"precision"}), card), card)
+    assert f"micro-batch that fits is {found.max_batch}, the longest sequence {found.max_seq:,} tokens" in out
+    assert "(the model was made for 4,096)" in out
     assert "The bill: course ledger llama-7b --lora-rank 16" in out

@@ -18,8 +18,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "oom",
         usage="course oom [FILE|-] [--model MODEL recipe flags] [--json]",
-        description="Read an out-of-memory message, alone or in a traceback or log, and say why memory ran out and "
-        "what to do next. With the model and the recipe that ran, the ledger says what it should have taken.",
+        description="Read an out-of-memory message, alone or in a traceback or log, and say why memory\n"
+        "ran out and what to do next. With the model and the recipe that ran, the ledger\n"
+        "says what it should have taken.",
         epilog="example: course oom train.log --model llama-7b --lora-rank 16 --batch 4",
     )
     parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="a file, or - for standard input")

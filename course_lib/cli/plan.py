@@ -13,9 +13,10 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "plan",
         usage="course plan MODEL --gpu NAME | --budget-gib X [recipe flags as wishes] [--json]",
-        description="Find the cheapest cuts that fit. A recipe flag is a wish: no cut touches what it says. "
-        "Prices, from the cheapest: nothing but another kernel; smaller micro-batches; operations; precision; "
-        "how much is trained; how exactly frozen weights are kept; how long the sequences are.",
+        description="Find the cheapest cuts that fit. A recipe flag is a wish: no cut touches what it says.\n"
+        "Prices, from the cheapest: nothing but another kernel; smaller micro-batches;\n"
+        "operations; precision of numbers and optimizer; how much is trained;\n"
+        "how exactly frozen weights are kept; how long the sequences are.",
         epilog="example: course plan llama-7b --gpu rtx-3090 --seq 4096",
     )
     flags.add_model(parser)
@@ -66,8 +67,8 @@ def _show(found: Plan, model: str, budget_gib: float | None) -> None:
     if found.fits:
         context = found.wish.shape.max_positions
         made_for = f" (the model was made for {context:,})" if 0 < context < found.max_seq else ""
-        console.print(f"With all else as here, micro-batches of up to {found.max_batch:,} sequences fit, "
-                      f"or sequences of up to {found.max_seq:,} tokens{made_for}.")  # fmt: skip
+        console.print(f"With all else as here, the largest micro-batch that fits is {found.max_batch:,}, "
+                      f"the longest sequence {found.max_seq:,} tokens{made_for}.")  # fmt: skip
     else:
         for remedy in remedies(found):
             console.print(Text(f"- {remedy}"))
