@@ -66,8 +66,8 @@ SIGNS = (
     _sign(Place.HOST, r"(?:can't allocate|not enough) memory: you tried to allocate {size}",
           N_("PyTorch's allocator of the CPU was refused memory.")),
     _sign(Place.HOST, r"Unable to allocate {size} for (?:an )?array", N_("NumPy was refused memory for one array.")),
-    _sign(Place.HOST, r"out of memory: kill(?:ed)? process|oom[-_ ]kill|oomkilled|oom_reaper|cgroup out of memory|"
-          r"srun: error: .{0,60}out of memory",
+    _sign(Place.HOST, r"out of memory: kill(?:ed)? process|oom[-_ ]kill|oomkilled(?!\W{1,3}false)|oom_reaper|"
+          r"cgroup out of memory|srun: error: .{0,60}out of memory",
           N_("The kernel, or the job's memory limit, ended the process."), ignore_case=True),
     _sign(Place.HOST, r"node running low on memory|ray\.exceptions\.OutOfMemoryError",
           N_("Ray ended the process, since the node ran low on memory.")),
@@ -76,7 +76,8 @@ SIGNS = (
     _sign(Place.HOST, r"os error 1455|WinError 1455|paging file is too small|Not enough memory resources",
           N_("Windows ran out of memory and paging file.")),
     _sign(Place.HOST, r"\b(?i:exit|return)(?:ed|s)?(?: with)?(?: an?)?(?: exit| return)?[ _-]?(?i:code|status)"
-          r"\W{0,5}(?:137|-9)\b|SIGKILL|[Ss]ignal:? (?:9\b|Killed)|^\s*(?:\S+: line \d+: +\d+ +)?Killed\b",
+          r"\W{0,5}(?:137|-9)\b|SIGKILL|[Ss]ignal:? (?:9\b|Killed)|^\s*(?:\S+: line \d+: +\d+ +)?Killed\b|"
+          r"^(?:zsh: |\[\d+\] *[+-]? *\d+ )killed\b",
           N_("The process was killed from outside (signal 9), which the kernel does when memory ends.")),
     _sign(Place.HOST, r"\bstd::bad_alloc\b|\bMemoryError\b|_ArrayMemoryError|OUT_OF_HOST_MEMORY",
           N_("The program was refused memory.")),
