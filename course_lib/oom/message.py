@@ -16,7 +16,7 @@ from typing import NamedTuple
 from course_lib.units import GIB
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50, "e": 2**60}
-#: PyTorch's figures are binary, also where its Apple backend once wrote MB and GB (format_size in MPSAllocator.h).
+#: PyTorch's figures are binary, also where its Apple backend once wrote MB and GB: its 1024 MB are 1 GB.
 SIZE = r"(\d[\d,]*(?:\.\d*)?) ?([kmgtpe]?)i?b(?:ytes?)?\b"
 #: What a CUDA context may take, driver state and kernels; course_lib.device has it in figures.
 CONTEXT_BYTES = GIB

@@ -49,7 +49,7 @@ _TRIED = SIZE.replace("(", "(?P<tried>", 1).replace("([", "(?P<unit>[", 1)
 #: Every pattern below has one of these: a long log is searched for them alone.
 _WORDS = (
     "memor", "alloc", "kill", "137", "-9", "oom", " ram", "signal", "mmap", "errno 12", "1455", "shm", "dispatched on",
-    "status", "engine", "cudnn", "kernel", "resource", "kv cache", "显存", "内存",
+    "status", "engine", "cudnn", "kernel", "resource", "kv cache", "invalid buffer", "显存", "内存",
 )  # fmt: skip
 
 
@@ -94,6 +94,8 @@ SIGNS = (
           N_("vLLM has no room left for its key/value cache beside the weights.")),
     _sign(Place.CARD, r"Some modules are dispatched on the CPU or the disk",
           N_("The quantised model does not fit the card, so accelerate laid parts of it elsewhere.")),
+    _sign(Place.CARD, r"Invalid buffer size: {size}",
+          N_("Metal refuses a single buffer of that size: a shape is wrong, or one tensor has to be made in pieces.")),
     _sign(Place.CARD, r"(?:CUBLAS|HIPBLAS)_STATUS_ALLOC_FAILED|rocblas_status_memory_error",
           N_("cuBLAS was refused memory for its workspace.")),
     _sign(Place.CARD, r"CUDNN_STATUS_ALLOC_FAILED|miopenStatusAllocFailed", N_("cuDNN was refused memory.")),

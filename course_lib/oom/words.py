@@ -99,7 +99,10 @@ def _elsewhere(message: OomMessage) -> Told:
             "the {tried} asked for."
         )
         return [said.format(**told)], [
-            _("end what else uses the GPU, in this process (other libraries, MPSGraph) and beside it")
+            _("they are this process's own, outside PyTorch: MPSGraph's buffers, MLX, Core ML; shorter shapes, and "
+              "fewer different ones, keep MPSGraph's small"),
+            _("torch.mps.driver_allocated_memory() counts both, torch.mps.current_allocated_memory() the tensors: "
+              "print them from step to step"),
         ]
     said = _(
         "Of {total}, PyTorch holds {reserved} and {free} are free. The other {elsewhere} are not its tensors: a CUDA "
