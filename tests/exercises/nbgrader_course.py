@@ -36,7 +36,7 @@ class Course:
         """Run one command in the course's folder; returns what it says."""
         done = subprocess.run(
             [sys.executable, "-m", "nbgrader", *arguments],
-            cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=600,
+            cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=1800,
         )  # fmt: skip
         said = done.stdout + done.stderr
         assert (done.returncode == 0) == succeeds, said[-3000:]
