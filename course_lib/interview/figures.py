@@ -24,7 +24,7 @@ from course_lib.hf_config import read_model
 from course_lib.ledger import Bill, Instant
 from course_lib.ledger.head import logit_bytes
 from course_lib.recipe import Recipe
-from course_lib.units import GB, GIB, MB, MIB
+from course_lib.units import BLOCK_BYTES, GB, GIB, MB, MIB
 
 PLACEHOLDER = re.compile(r"\{([^{}]+?)(?::([^:{}\"]+))?\}")  #: expression and, after a colon, its format
 #: torch.amp.GradScaler's init_scale and growth_interval (torch/amp/grad_scaler.py).
@@ -190,7 +190,8 @@ _FUNCTIONS: tuple[Callable[..., Any], ...] = (
 #: What an expression may name.
 NAMES: Mapping[str, Any] = {
     **{each.__name__: each for each in _FUNCTIONS},
-    "GB": GB, "GIB": GIB, "MB": MB, "MIB": MIB, "FIRST_SCALE": FIRST_SCALE, "GROWTH_INTERVAL": GROWTH_INTERVAL,
+    "GB": GB, "GIB": GIB, "MB": MB, "MIB": MIB, "BLOCK_BYTES": BLOCK_BYTES, "FIRST_SCALE": FIRST_SCALE,
+    "GROWTH_INTERVAL": GROWTH_INTERVAL,
 }  # fmt: skip
 _OPERATORS: Mapping[type, Callable[..., Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,

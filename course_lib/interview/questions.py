@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import log
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,6 +48,7 @@ class Question:
     next: Text  #: what the interviewer asks then
     reply: Text  #: the answer to that
     beware: Text  #: the misconception to avoid
+    words: str = ""  #: more words by which it can be found, in any language
     holds: tuple[str, ...] = ()  #: comparisons that must be true for the text to be right
 
     def said(self, part: str, language: Language | None = None) -> str:
@@ -99,36 +101,37 @@ def chosen(topic: str = "", difficulty: int = 0) -> list[Question]:
 def find(words: str, language: Language | None = None) -> list[Question]:
     """The questions that ``words`` point to, the best first; also by id.
 
-    Words count most in the question itself, less in its answers, and the rarer the more.
+    A word counts the more the rarer it is, and four times in the question itself.
     """
     asked = _words(words)
     pages = {each: _page(each, language or get_language()) for each in questions()}
-    known = {word: sum(word in whole for _head, whole in pages.values()) for word in asked}
+    rarity = {word: log(1 + len(pages) / (1 + sum(word in page for _head, page in pages.values()))) for word in asked}
     scores = {
-        each: sum((1 + 3 * (word in head)) / known[word] for word in asked if word in whole)
-        for each, (head, whole) in pages.items()
+        each: sum(rarity[word] * (1 + 3 * (word in head)) for word in asked if word in page)
+        for each, (head, page) in pages.items()
     }
-    best = max(scores.values(), default=0)
-    hits = [each for each in questions() if scores[each] > best / 4]
+    hits = [each for each in questions() if scores[each] > max(scores.values()) / 3]
     return sorted(hits, key=lambda each: (each.id != words.strip(), -scores[each]))
 
 
 @cache
 def _page(each: Question, language: Language) -> tuple[set[str], set[str]]:
     """The words of a question itself, and of all its texts."""
-    head = _words(each.ask[language] + " " + each.id.replace("-", " "))
+    head = _words(f"{each.ask[language]} {each.id.replace('-', ' ')} {each.words}")
     return head, head.union(*(_words(each.said(part, language)) for part in TEXTS))
 
 
-_COMMON = frozenset("a an and are as at be but can do does for from get has have how i if in is it its much my not of on or "
-                    "out so than that the then there this to was what when where which why with you your".split())  # fmt: skip
+_COMMON = frozenset(
+    "a an and are as at be but can do does for from get has have how i if in is it its many much my not of on or out so "
+    "than that the then there this to was what when where which why with you your".split()
+)
 
 
 def _words(text: str) -> set[str]:
-    """Words in small letters without endings, and pairs of Chinese characters."""
-    latin = (re.sub(r"(ing|ed|es|s)$", "", word) for word in re.findall(r"[a-z0-9_√.]+", text.lower()))
-    chinese = (run[i : i + 2] for run in re.findall(r"[\u4e00-\u9fff]+", text) for i in range(max(1, len(run) - 1)))
-    return {word.strip("._") for word in (*latin, *chinese)} - _COMMON - {""}
+    """Words in small letters without endings, numbers without their units, and pairs of Chinese characters."""
+    latin = [re.sub(r"(?<=...)(ing|ed|es|s|e)$", "", word) for word in re.findall(r"[a-z_√]+|\d+b?(?![a-z])|\d+", text.lower())]
+    chinese = [run[i : i + 2] for run in re.findall(r"[\u4e00-\u9fff]+", text) for i in range(max(1, len(run) - 1))]
+    return {word.strip("_") for word in latin + chinese} - _COMMON - {""}
 
 
 def read_questions(path: Path) -> tuple[Question, ...]:
@@ -159,8 +162,8 @@ def _question(path: Path, number: int, table: Any) -> Question:
     for key, kind in _KEYS.items():
         if type(table.get(key)) is not kind:
             _refuse(path, name, key, repr(table.get(key)), {str: "a text", int: "a number", dict: "en and zh"}[kind])
-    for key in table.keys() - _KEYS.keys() - {"holds"}:
-        _refuse(path, name, key, repr(table[key]), f"keys from {', '.join(_KEYS)}, holds")
+    for key in table.keys() - _KEYS.keys() - {"words", "holds"}:
+        _refuse(path, name, key, repr(table[key])[:60], f"keys from {', '.join(_KEYS)}, words, holds")
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", table["id"]):
         _refuse(path, name, "id", repr(table["id"]), "small letters, digits and hyphens")
     for key, known in (("topic", TOPICS), ("difficulty", DIFFICULTIES)):
@@ -170,6 +173,8 @@ def _question(path: Path, number: int, table: Any) -> Question:
         texts = table[key]
         if texts.keys() != set(LANGUAGES) or not all(isinstance(text, str) and text.strip() for text in texts.values()):
             _refuse(path, name, key, repr(texts)[:60], f"a text for each of {', '.join(LANGUAGES)}")
+    if not isinstance(table.get("words", ""), str):
+        _refuse(path, name, "words", repr(table["words"])[:60], "a text")
     holds = table.get("holds", [])
     if not isinstance(holds, list) or not all(isinstance(each, str) for each in holds):
         _refuse(path, name, "holds", repr(holds)[:60], "a list of comparisons")
