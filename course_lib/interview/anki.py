@@ -50,7 +50,7 @@ def write_deck(path: Path, language: Language = "en", timestamp: float | None = 
         set_language(before)
     whole = BytesIO()
     Package(deck).write_to_file(whole, timestamp)
-    beside = path.with_name(f".{path.name}.part")
+    beside = path.parent / f".{path.name}.part"
     try:
         beside.write_bytes(whole.getvalue())
         os.replace(beside, path)

@@ -50,7 +50,8 @@ class Cards:
         }
         for rating, button in self.grades.items():
             button.on_click(lambda _button, rating=rating: self._grade(rating))
-        self._buttons = ipywidgets.HBox([self.show, *self.grades.values()], layout=ipywidgets.Layout(flex_flow="row wrap"))
+        wrap = ipywidgets.Layout(flex_flow="row wrap")
+        self._buttons = ipywidgets.HBox([self.show, *self.grades.values()], layout=wrap)
         self.box = ipywidgets.VBox([self.status, self.card, self._buttons])
         self.deal()
 
@@ -85,7 +86,8 @@ class Cards:
         bar = f"height:6px;background:#0072B2;animation:interview-timer {self._limit}s linear forwards"
         return (
             "<style>@keyframes interview-timer{from{width:100%}to{width:0;background:#D55E00}}</style>"
-            f'<small>{said}</small><div style="height:6px;background:#ddd;max-width:52em"><div style="{bar}"></div></div>'
+            f"<small>{said}</small>"
+            f'<div style="height:6px;background:#ddd;max-width:52em"><div style="{bar}"></div></div>'
         )
 
 

@@ -1,8 +1,8 @@
 """The figures in the interview's answers: expressions that the ledger evaluates when an answer is shown.
 
-An answer says ``{peak("llama-7b", precision="bf16") / GB:.1f} GB``; what stands in braces is Python, cut down to numbers,
-words, arithmetic and the functions of this file. Nothing here needs torch. The tests evaluate the same expressions once
-more, with the dry run and PyTorch's own counters in place of these functions.
+An answer says ``{peak("llama-7b", precision="bf16") / GB:.1f} GB``; what stands in braces is Python, cut down to
+numbers, words, arithmetic and the functions of this file. Nothing here needs torch. The tests evaluate the same
+expressions once more, with the dry run and PyTorch's own counters in place of these functions.
 
 >>> print(fill('A 7B in 16 bits has {2 * 7e9 / GB:.0f} GB.'))
 A 7B in 16 bits has 14 GB.
@@ -184,8 +184,9 @@ def _used(model: str, **recipe: Any) -> tuple[int, int]:
 
 
 _FUNCTIONS: tuple[Callable[..., Any], ...] = (
-    params, block_params, lora_params, peak, moment, weights, gradients, optimizer, stays, activations, activation_share,
-    logits, used_low, used_high, usable, kv_cache, scores, operations, zero, largest, smallest_normal, smallest, gap,
+    params, block_params, lora_params, peak, moment, weights, gradients, optimizer, stays, activations,
+    activation_share, logits, used_low, used_high, usable, kv_cache, scores, operations, zero, largest, smallest_normal,
+    smallest, gap,
 )  # fmt: skip
 #: What an expression may name.
 NAMES: Mapping[str, Any] = {

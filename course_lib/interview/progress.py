@@ -1,7 +1,7 @@
 """What a reader answered and when, and the day of the interview: kept where predictions are kept.
 
-The log only grows, and a record that makes no sense is passed over; so a damaged file costs what is damaged, and no more
-(:mod:`course_lib.reader_log`). Standings are computed from it anew each time: nothing is kept twice.
+The log only grows, and a record that makes no sense is passed over; so a damaged file costs what is damaged, and no
+more (:mod:`course_lib.reader_log`). Standings are computed from it anew each time: nothing is kept twice.
 """
 
 from datetime import UTC, date, datetime
@@ -29,7 +29,7 @@ class MockResult(NamedTuple):
     """A mock interview that was taken to its end."""
 
     score: int  #: 0 to 100
-    count: int  #: of questions
+    asked: int  #: how many questions
     at: datetime
 
 
@@ -50,7 +50,8 @@ def reviews() -> list[Review]:
     found = []
     for record in _log.read():
         name, rating, at = record.get("question"), record.get("rating"), _time_of(record)
-        if record.get("event") == "graded" and type(rating) is int and rating in RATINGS and isinstance(name, str) and at:
+        whole = isinstance(name, str) and type(rating) is int and rating in RATINGS
+        if record.get("event") == "graded" and whole and at:
             found.append(Review(name, rating, at))
     return sorted(found, key=lambda each: each.at)
 
@@ -104,7 +105,9 @@ def days_left(day: date, today: date) -> str:
     left = (day - today).days
     if left > 1:
         return _("interview on {day}, in {left} days").format(day=day, left=left)
-    return {1: _("interview tomorrow"), 0: _("interview today")}.get(left, _("the interview was on {day}").format(day=day))
+    if left >= 0:
+        return _("interview tomorrow") if left else _("interview today")
+    return _("the interview was on {day}").format(day=day)
 
 
 def _time_of(record: dict[str, Any]) -> datetime | None:

@@ -121,17 +121,16 @@ def _page(each: Question, language: Language) -> tuple[set[str], set[str]]:
     return head, head.union(*(_words(each.said(part, language)) for part in TEXTS))
 
 
-_COMMON = frozenset(
-    "a an and are as at be but can do does for from get has have how i if in is it its many much my not of on or out so "
-    "than that the then there this to was what when where which why with you your".split()
-)
+_TOO_COMMON = """a an and are as at be but can do does for from get has have how i if in is it its many much my not of on
+or out so than that the then there this to was what when where which why with you your"""
 
 
 def _words(text: str) -> set[str]:
     """Words in small letters without endings, numbers without their units, and pairs of Chinese characters."""
-    latin = [re.sub(r"(?<=...)(ing|ed|es|s|e)$", "", word) for word in re.findall(r"[a-z_√]+|\d+b?(?![a-z])|\d+", text.lower())]
+    found = re.findall(r"[a-z_√]+|\d+b?(?![a-z])|\d+", text.lower())
+    latin = [re.sub(r"(?<=...)(ing|ed|es|s|e)$", "", word) for word in found if word not in _TOO_COMMON.split()]
     chinese = [run[i : i + 2] for run in re.findall(r"[\u4e00-\u9fff]+", text) for i in range(max(1, len(run) - 1))]
-    return {word.strip("_") for word in latin + chinese} - _COMMON - {""}
+    return {word.strip("_") for word in latin + chinese} - {""}
 
 
 def read_questions(path: Path) -> tuple[Question, ...]:
@@ -150,7 +149,7 @@ def read_questions(path: Path) -> tuple[Question, ...]:
     for number, table in enumerate(data["question"], 1):
         each = _question(path, number, table)
         if each.id in found:
-            _refuse(path, each.id, "id", "is taken", "an id of its own")
+            _refuse(path, each.id, "id", "one that is taken", "an id of its own")
         found[each.id] = each
     return tuple(found.values())
 

@@ -65,7 +65,7 @@ class Drill:
         due, day = next_due(self.known), progress.interview_day()
         said = _("Nothing more for now.")
         if day and self._clock() >= midnight(day):
-            said = _("The day of the interview has come: nothing comes back any more. For another one, set another day.")
+            said = _("The day of the interview has come: nothing comes back any more. For another, set another day.")
         elif due and due > self._clock():
             said += " " + _("The next question comes back on {when}.").format(when=f"{due.astimezone():%Y-%m-%d %H:%M}")
         return f'<p role="status">{escape(said)}</p>'
@@ -180,7 +180,7 @@ def _filters(topic: str, difficulty: int) -> tuple[Any, Any]:
             (topics, topic, _("topic")),
             (difficulties, difficulty, _("difficulty")),
         )
-    )  # type: ignore[return-value]
+    )
 
 
 def _look() -> dict[str, Any]:

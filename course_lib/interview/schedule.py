@@ -63,13 +63,17 @@ def queue(known: Iterable[Standing], now: datetime, interview: date | None = Non
     known = list(known)
     due = sorted((each for each in known if each.due and each.due <= now), key=lambda each: each.recall(now))
     new = sorted((each for each in known if not each.card), key=lambda each: each.question.difficulty)
-    soon = sorted((each for each in known if each.due and now < each.due <= now + AHEAD), key=lambda each: each.due or now)
+    soon = sorted((each for each in known if _is_soon(each, now)), key=lambda each: each.due or now)
     if interview:
         today = midnight(now.astimezone().date())
         begun = sum(each.first_seen is not None and each.first_seen >= today for each in known)
         left = max(1, (interview - now.astimezone().date()).days)
         new = new[: max(0, ceil((len(new) + begun) / left) - begun)]
     return [each.question for each in due + new + soon]
+
+
+def _is_soon(each: Standing, now: datetime) -> bool:
+    return each.due is not None and now < each.due <= now + AHEAD
 
 
 def next_due(known: Iterable[Standing]) -> datetime | None:
