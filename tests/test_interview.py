@@ -393,8 +393,8 @@ def test_expressions_are_filled_in(text: str, filled: str) -> None:
 @pytest.mark.parametrize(
     "wrong",
     ["open('x')", "__import__('os')", "peak.__class__", "[1]", "lambda: 1", "GB.real", "1 if 1 else 2", "unknown",
-     "1 +", "peak('no-such-model')", "peak('llama-7b', precision='fp8')", "peak('llama-7b', colour=1)", "1 / 0", "1 < 2 < 3",
-     "peak(**{})", "GB()", "'a' * 3 - 1"],
+     "1 +", "peak('no-such-model')", "peak('llama-7b', precision='fp8')", "peak('llama-7b', colour=1)", "1 / 0",
+     "1 < 2 < 3", "peak(**{})", "GB()", "'a' * 3 - 1"],
 )  # fmt: skip
 def test_an_expression_does_nothing_but_arithmetic(wrong: str) -> None:
     with pytest.raises(CourseError):

@@ -4,8 +4,9 @@ The log only grows, and a record that makes no sense is passed over; so a damage
 more (:mod:`course_lib.reader_log`). Standings are computed from it anew each time: nothing is kept twice.
 """
 
+from contextlib import suppress
 from datetime import UTC, date, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from course_lib.errors import CourseError
 from course_lib.i18n import N_, _
@@ -49,10 +50,10 @@ def reviews() -> list[Review]:
     """All answers so far, the oldest first."""
     found = []
     for record in _log.read():
-        name, rating, at = record.get("question"), record.get("rating"), _time_of(record)
-        whole = isinstance(name, str) and type(rating) is int and rating in RATINGS
-        if record.get("event") == "graded" and whole and at:
-            found.append(Review(name, rating, at))
+        match record:
+            case {"event": "graded", "question": str(name), "rating": int(rating), "at": str(at)}:
+                if rating in RATINGS and (when := _time_of(at)):
+                    found.append(Review(name, rating, when))
     return sorted(found, key=lambda each: each.at)
 
 
@@ -77,11 +78,10 @@ def interview_day() -> date | None:
     """The day of the interview, if one is set."""
     day = None
     for record in _log.read():
-        if record.get("event") == "interview":
-            try:
-                day = date.fromisoformat(record["day"]) if record["day"] else None
-            except (KeyError, TypeError, ValueError):
-                continue
+        match record:
+            case {"event": "interview", "day": str(text)}:
+                with suppress(ValueError):
+                    day = date.fromisoformat(text) if text else None
     return day
 
 
@@ -94,9 +94,10 @@ def mocks() -> list[MockResult]:
     """The mock interviews so far, the oldest first."""
     found = []
     for record in _log.read():
-        score, count, at = record.get("score"), record.get("count"), _time_of(record)
-        if record.get("event") == "mock" and isinstance(score, int) and isinstance(count, int) and at:
-            found.append(MockResult(score, count, at))
+        match record:
+            case {"event": "mock", "score": int(score), "count": int(count), "at": str(at)}:
+                if when := _time_of(at):
+                    found.append(MockResult(score, count, when))
     return found
 
 
@@ -110,9 +111,9 @@ def days_left(day: date, today: date) -> str:
     return _("the interview was on {day}").format(day=day)
 
 
-def _time_of(record: dict[str, Any]) -> datetime | None:
+def _time_of(text: str) -> datetime | None:
     try:
-        at = datetime.fromisoformat(record["at"])
-    except (TypeError, ValueError):
+        at = datetime.fromisoformat(text)
+    except ValueError:
         return None
     return at.astimezone(UTC) if at.tzinfo else None

@@ -121,8 +121,8 @@ def _page(each: Question, language: Language) -> tuple[set[str], set[str]]:
     return head, head.union(*(_words(each.said(part, language)) for part in TEXTS))
 
 
-_TOO_COMMON = """a an and are as at be but can do does for from get has have how i if in is it its many much my not of on
-or out so than that the then there this to was what when where which why with you your"""
+_TOO_COMMON = """a an and are as at be but can do does for from get has have how i if in is it its many much my not of
+on or out so than that the then there this to was what when where which why with you your"""
 
 
 def _words(text: str) -> set[str]:
