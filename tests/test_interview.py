@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from course_lib.interview.questions import (
 )
 from course_lib.pipeline.repository import Repository
 from course_lib.recipe import Recipe
+from course_lib.trace import Trace
 
 REPOSITORY = Repository.find(Path(__file__).parent)
 N = 6_738_415_616  # parameters of Llama-2-7B: "6738.415616 Million params", llama-cookbook#413
@@ -321,11 +323,16 @@ def test_the_published_byte_count_of_a_7b() -> None:
     assert figures.peak("mistral-7b", **recipe) == pytest.approx(72_434_837_504, rel=3e-4)
 
 
+@cache
+def dry_run_of(model: str, recipe: Recipe) -> Trace:
+    return dry_run_config(read_config(model), recipe)
+
+
 def dry(call: str) -> Any:
     """The same figure, from a dry run of transformers' own code on the meta device."""
     name, arguments = re.match(r"(\w+)\((.*)\)$", call).groups()  # type: ignore[union-attr]
     model, recipe = eval(f"(lambda model, **recipe: (model, recipe))({arguments})")  # our own file's text
-    trace = dry_run_config(read_config(model), Recipe(**recipe))
+    trace = dry_run_of(model, Recipe(**recipe))
     at_end, static = trace.end_of(Moment.FORWARD), trace.static_bytes
     return {
         "peak": lambda: trace.peak_bytes,

@@ -70,13 +70,14 @@ def answer_html(each: Question) -> str:
 def parts_html(each: Question) -> str:
     """The answer, part by part, where the course shows it, and how its figures come about."""
     rows = "".join(
-        f'<dt style="float:left;clear:left;width:9em"><b>{escape(_(name))}</b></dt>'
-        f'<dd style="margin:0 0 0.6em 9.5em">{marked(each.said(part))}</dd>'
+        f'<dt style="margin:0"><b>{escape(_(name))}</b></dt>'
+        f'<dd style="margin:0;{"font-size:115%" if part == "say" else ""}">{marked(each.said(part))}</dd>'
         for part, name in PARTS.items()
     )
+    grid = "display:grid;grid-template-columns:8em 1fr;gap:0.6em 1em;max-width:56em;line-height:1.5"
     shown = f"{each.unit} · {each.heading[get_language()]}"
     where = f"<p><small>{escape(_('Shown in {where}').format(where=shown))}</small></p>"
-    return f'<dl style="max-width:52em;line-height:1.5">{rows}</dl>{where}{_figures_html(each)}'
+    return f'<dl style="{grid}">{rows}</dl>{where}{_figures_html(each)}'
 
 
 def marked(text: str) -> str:

@@ -40,7 +40,7 @@ class Cards:
         import ipywidgets
 
         self.source, self._limit, self._clock = source, limit_seconds, clock
-        self.status, self.card = ipywidgets.HTML(), ipywidgets.HTML()
+        self.status, self.card, self.answer = ipywidgets.HTML(), ipywidgets.HTML(), ipywidgets.HTML()
         wide = ipywidgets.Layout(width="auto", margin="2px 6px 2px 0")
         self.show = ipywidgets.Button(description=_("Show the answer"), button_style="primary", layout=wide)
         self.show.on_click(lambda _button: self._reveal())
@@ -52,7 +52,8 @@ class Cards:
             button.on_click(lambda _button, rating=rating: self._grade(rating))
         wrap = ipywidgets.Layout(flex_flow="row wrap")
         self._buttons = ipywidgets.HBox([self.show, *self.grades.values()], layout=wrap)
-        self.box = ipywidgets.VBox([self.status, self.card, self._buttons])
+        # The answer comes last, so that the buttons stay where they are.
+        self.box = ipywidgets.VBox([self.status, self.card, self._buttons, self.answer])
         self.deal()
 
     def deal(self) -> None:
@@ -62,14 +63,15 @@ class Cards:
         self._begun = self._clock()
         self.status.value = f'<p role="status">{escape(self.source.status())}</p>'
         self.card.value = self._timer() + question_html(self.question) if self.question else self.source.end()
+        self.answer.value = ""
         self._buttons.layout.display = "" if self.question else "none"
 
     def _reveal(self) -> None:
         if self.question and self.seconds is None:
             self.seconds = self._clock() - self._begun
             how = _("How did it go? You took {seconds:.0f} s.").format(seconds=self.seconds)
-            asked, answer = question_html(self.question), parts_html(self.question)
-            self.card.value = f"{asked}<div role='status'>{answer}<p><b>{escape(how)}</b></p></div>"
+            self.card.value = question_html(self.question)  # without the timer
+            self.answer.value = f'<div role="status"><p><b>{escape(how)}</b></p>{parts_html(self.question)}</div>'
 
     def _grade(self, rating: int) -> None:
         if self.question and self.seconds is None:
