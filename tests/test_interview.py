@@ -172,6 +172,20 @@ def test_a_file_that_holds_no_questions_is_refused(tmp_path: Path, content: byte
 @pytest.mark.parametrize(
     ("language", "words", "wanted"),
     [
+        ("en", "where do the 120 GB of a 7B go", "full-finetune-memory"),
+        ("en", "can I fine-tune 13B with LoRA on a 24GB card", "recipe-for-24-gb"),
+        ("en", "why is my GPU memory not halved with mixed precision", "what-amp-saves"),
+        ("en", "GPU out of memory during evaluation but not training", "oom-in-validation"),
+        ("en", "gradient accumulation same as large batch?", "accumulation-equivalence"),
+        ("en", "difference between ZeRO-2 and ZeRO-3", "zero-stages"),
+        ("en", "how long context affects memory", "how-activations-grow"),
+        ("en", "my loss is NaN after step 34", "nan-in-fp16"),
+        ("zh", "Adam 占多少显存", "adam-or-sgd"),
+        ("zh", "混合精度到底省不省显存", "what-amp-saves"),
+        ("zh", "梯度累积等价于大 batch 吗", "accumulation-equivalence"),
+        ("zh", "ZeRO 三个阶段的区别", "zero-stages"),
+        ("zh", "上下文变长显存怎么变", "how-activations-grow"),
+        ("zh", "一张 8G 卡能做什么", "plan-for-8-gb"),
         ("en", "why does LoRA save memory", "why-lora-saves"),
         ("en", "fp16 vs bf16", "fp16-or-bf16"),
         ("en", "logits", "logits"),
@@ -338,7 +352,7 @@ def dry(call: str) -> Any:
         "peak": lambda: trace.peak_bytes,
         "moment": lambda: trace.peak_moment.value,
         "activations": lambda: at_end[Account.ACTIVATIONS],
-        "activation_share": lambda: at_end[Account.ACTIVATIONS] / sum(at_end.values()),
+        "activation_share": lambda: at_end[Account.ACTIVATIONS] / (sum(at_end.values()) - at_end[Account.TEMPORARY]),
         "stays": lambda: sum(static.values()),
         "weights": lambda: static[Account.WEIGHTS],
         "gradients": lambda: static[Account.GRADIENTS],
@@ -358,7 +372,8 @@ QUICK = (
 
 def agrees(call: str) -> None:
     said, measured = evaluate(call), dry(call)
-    assert said == (measured if isinstance(said, str) else pytest.approx(measured, rel=0.01)), call
+    close = 0.015 if "every:" in call else 0.01  # a remainder of blocks costs the ledger a per cent
+    assert said == (measured if isinstance(said, str) else pytest.approx(measured, rel=close)), call
 
 
 @pytest.mark.parametrize("call", QUICK)

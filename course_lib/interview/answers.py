@@ -30,7 +30,7 @@ def finder(words: str = "") -> None:
         placeholder=_("such as: why LoRA saves"),
         layout=ipywidgets.Layout(width="36em"),
     )
-    explore({"words": field}, found_html)
+    explore({"words": field}, found_html, _("All questions, without the search"))
 
 
 def found_html(words: str) -> str:
@@ -69,15 +69,15 @@ def answer_html(each: Question) -> str:
 
 def parts_html(each: Question) -> str:
     """The answer, part by part, where the course shows it, and how its figures come about."""
+    larger = {"say": "font-size:115%"}
     rows = "".join(
-        f'<dt style="margin:0"><b>{escape(_(name))}</b></dt>'
-        f'<dd style="margin:0;{"font-size:115%" if part == "say" else ""}">{marked(each.said(part))}</dd>'
+        f'<div><b>{escape(_(name))}</b></div><div style="{larger.get(part, "")}">{marked(each.said(part))}</div>'
         for part, name in PARTS.items()
     )
     grid = "display:grid;grid-template-columns:8em 1fr;gap:0.6em 1em;max-width:56em;line-height:1.5"
     shown = f"{each.unit} · {each.heading[get_language()]}"
     where = f"<p><small>{escape(_('Shown in {where}').format(where=shown))}</small></p>"
-    return f'<dl style="{grid}">{rows}</dl>{where}{_figures_html(each)}'
+    return f'<div style="{grid}">{rows}</div>{where}{_figures_html(each)}'
 
 
 def marked(text: str) -> str:

@@ -88,9 +88,9 @@ def activations(model: str, **recipe: Any) -> int:
 
 
 def activation_share(model: str, **recipe: Any) -> float:
-    """The same, as a fraction of all that is alive at the end of the forward pass."""
+    """The same, as a fraction of all that is then there for more than a moment."""
     alive = bill(model, **recipe).at(Instant.FORWARD_END)
-    return alive[Account.ACTIVATIONS] / sum(alive.values())
+    return alive[Account.ACTIVATIONS] / (sum(alive.values()) - alive[Account.TEMPORARY])
 
 
 def logits(model: str, **recipe: Any) -> float:

@@ -101,28 +101,27 @@ def chosen(topic: str = "", difficulty: int = 0) -> list[Question]:
 def find(words: str, language: Language | None = None) -> list[Question]:
     """The questions that ``words`` point to, the best first; also by id.
 
-    A word counts the more the rarer it is, and four times in the question itself.
+    A word counts the more the rarer it is, and more as a keyword or in the question than in an answer.
     """
     asked = _words(words)
     pages = {each: _page(each, language or get_language()) for each in questions()}
-    rarity = {word: log(1 + len(pages) / (1 + sum(word in page for _head, page in pages.values()))) for word in asked}
-    scores = {
-        each: sum(rarity[word] * (1 + 3 * (word in head)) for word in asked if word in page)
-        for each, (head, page) in pages.items()
-    }
+    rarity = {word: log(1 + len(pages) / (1 + sum(word in page for page in pages.values()))) for word in asked}
+    scores = {each: sum(rarity[word] * page.get(word, 0) for word in asked) for each, page in pages.items()}
     hits = [each for each in questions() if scores[each] > max(scores.values()) / 3]
     return sorted(hits, key=lambda each: (each.id != words.strip(), -scores[each]))
 
 
 @cache
-def _page(each: Question, language: Language) -> tuple[set[str], set[str]]:
-    """The words of a question itself, and of all its texts."""
-    head = _words(f"{each.ask[language]} {each.id.replace('-', ' ')} {each.words}")
-    return head, head.union(*(_words(each.said(part, language)) for part in TEXTS))
+def _page(each: Question, language: Language) -> dict[str, int]:
+    """The words of a question and its answer, and what each counts."""
+    weighed = {1: [each.said(part, language) for part in TEXTS], 4: [each.ask[language]], 6: [each.words, each.id]}
+    return {word: weight for weight, texts in weighed.items() for text in texts for word in _words(text)}
 
 
-_TOO_COMMON = """a an and are as at be but can do does for from get has have how i if in is it its many much my not of
-on or out so than that the then there this to was what when where which why with you your"""
+#: Words of every question, which say nothing about which one it is.
+_TOO_COMMON = """a an and are as at be between but can difference do does for from get good go has have how i if in is
+it its many much my not of on or out so than that the then there this to was what when where which why with you your
+什么 怎么 多少 区别 为什 哪个 哪些 可以"""
 
 
 def _words(text: str) -> set[str]:
@@ -130,7 +129,7 @@ def _words(text: str) -> set[str]:
     found = re.findall(r"[a-z_√]+|\d+b?(?![a-z])|\d+", text.lower())
     latin = [re.sub(r"(?<=...)(ing|ed|es|s|e)$", "", word) for word in found if word not in _TOO_COMMON.split()]
     chinese = [run[i : i + 2] for run in re.findall(r"[\u4e00-\u9fff]+", text) for i in range(max(1, len(run) - 1))]
-    return {word.strip("_") for word in latin + chinese} - {""}
+    return {word.strip("_") for word in latin + chinese} - {"", *_TOO_COMMON.split()}
 
 
 def read_questions(path: Path) -> tuple[Question, ...]:
