@@ -350,6 +350,7 @@ def test_a_mock_interview_from_the_first_question_to_the_score() -> None:
         cards.show.click()
         cards.grades[3 if number else 1].click()
     assert cards.question is None
+    assert "The interview is over." in cards.status.value
     assert "Readiness score: 80 of 100." in cards.card.value  # 0 + 7 x 1 + 2 x 0.5
     assert cards.card.value.count("<details><summary><b>") == 0
     assert len(progress.reviews()) == 10

@@ -88,8 +88,9 @@ class Mock:
             progress.keep_mock(score(self.answered), len(self.answered))
 
     def status(self) -> str:
-        number = min(len(self.answered) + 1, len(self.drawn))
-        return _("question {number} of {count}").format(number=number, count=len(self.drawn))
+        if len(self.answered) == len(self.drawn):
+            return _("The interview is over.")
+        return _("question {number} of {count}").format(number=len(self.answered) + 1, count=len(self.drawn))
 
     def end(self) -> str:
         before = [each.score for each in progress.mocks()[:-1]]
