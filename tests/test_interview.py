@@ -353,6 +353,8 @@ def dry(call: str) -> Any:
     """The same figure, from a dry run of transformers' own code on the meta device."""
     name, arguments = re.match(r"(\w+)\((.*)\)$", call).groups()  # type: ignore[union-attr]
     model, recipe = eval(f"(lambda model, **recipe: (model, recipe))({arguments})")  # our own file's text
+    if "accum" in recipe:
+        recipe["accum"] = min(recipe["accum"], 2)  # from the second micro-batch on they are all alike
     trace = dry_run_of(model, Recipe(**recipe))
     at_end, static = trace.end_of(Moment.FORWARD), trace.static_bytes
     return {
@@ -392,8 +394,8 @@ def test_figures_by_dry_run(call: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("call", [each for each in USED if each.partition("(")[0] in MEASURED and each not in QUICK])
 def test_all_other_figures_by_dry_run(call: str) -> None:
-    if "accum=" in call or "fused-linear-ce" in call:
-        pytest.skip("not in the dry run, or hundreds of micro-batches")
+    if "fused-linear-ce" in call:
+        pytest.skip("not in the dry run; published rows of it are in test_published_peaks")
     agrees(call)
 
 
