@@ -119,9 +119,9 @@ def _page(each: Question, language: Language) -> dict[str, int]:
 
 
 #: Words of every question, which say nothing about which one it is.
-_TOO_COMMON = """a an and are as at be between but can difference do does for from get good go has have how i if in is
-it its many much my not of on or out so than that the then there this to was what when where which why with you your
-什么 怎么 多少 区别 为什 哪个 哪些 可以"""
+_TOO_COMMON = """a an and are as at be between but can difference do does explain for from get good go has have how i if
+in instead is it its many much my not of on or out people please so than that the then there this to use used useful
+was what when where which why with work you your 什么 怎么 多少 区别 为什 哪个 哪些 可以 是什"""
 
 
 def _words(text: str) -> set[str]:

@@ -29,7 +29,6 @@ class Drill:
 
     def __init__(self, topic: str = "", difficulty: int = 0, clock: Clock = now) -> None:
         self.topic, self.difficulty, self._clock = topic, difficulty, clock
-        self.today = 0  #: answers since this drill was shown
 
     @property
     def known(self) -> list[Standing]:
@@ -47,7 +46,6 @@ class Drill:
 
     def graded(self, question: Question, rating: int, seconds: float) -> None:
         progress.grade(question.id, rating)
-        self.today += 1
 
     def status(self) -> str:
         known, day, at = self.known, progress.interview_day(), self._clock()
