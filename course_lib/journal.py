@@ -163,6 +163,13 @@ def calibration(ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
+def calibration_text() -> str:
+    """What :func:`calibration` shows, in the reader's language."""
+    settled = [each for each in predictions().values() if each.ratio is not None]
+    guesses = ", ".join(f"{each.name} {each.ratio:.2f}" for each in settled)
+    return _("Predicted ÷ measured, in the order of the guesses: {guesses}.").format(guesses=guesses)
+
+
 def _verdict(settled: Prediction) -> str:
     if settled.value == settled.measured:
         text = _("Right.")

@@ -69,12 +69,13 @@ def bill_explorer(
     explore(controls, lambda **chosen: explain(**chosen, **fixed))
 
 
-def explore(controls: Mapping[str, Any], draw: Callable[..., str]) -> None:
+def explore(controls: Mapping[str, Any], draw: Callable[..., str], first: str = "") -> None:
     """Show controls and what ``draw`` makes of their values, again whenever one is moved.
 
     Args:
         controls: widgets by the name of the argument that each of them sets.
         draw: returns HTML.
+        first: what the copy is called that stays as plain output; a figure without it.
     """
     import ipywidgets
     from IPython.display import HTML, display
@@ -89,8 +90,8 @@ def explore(controls: Mapping[str, Any], draw: Callable[..., str]) -> None:
     show()
     wrap = ipywidgets.Layout(flex_flow="row wrap", max_width="960px")
     display(ipywidgets.VBox([ipywidgets.HBox(list(controls.values()), layout=wrap), shown]))
-    first = _("The figure as the cell drew it first")
-    display(HTML(f"<details><summary>{escape(first)}</summary>{shown.value}</details>"))
+    copy = first or _("The figure as the cell drew it first")
+    display(HTML(f"<details><summary>{escape(copy)}</summary>{shown.value}</details>"))
 
 
 def explain(model: str, card: str, **recipe: Any) -> str:

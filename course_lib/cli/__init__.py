@@ -25,6 +25,7 @@ COMMANDS = {
     "run": "execute every unit and show what each took",
     "grade": "grade a folder of submissions in a sandbox, with feedback and a gradebook",
     "lab": "start JupyterLab at the course's top",
+    "anki": "the interview's questions as an Anki deck",
 }
 
 
