@@ -164,13 +164,13 @@ from course_lib.hf_config import read_config
 
 config, lora = read_config("llama-7b"), Recipe(precision="bf16", lora_rank=16, seq=2048)
 left = {}
-for layers in (8, 32, 128):  # measured on the meta device, transformers' own code
+for layers in (8, 128):  # measured on the meta device, transformers' own code
     trace = dry_run_config({**config, "num_hidden_layers": layers}, replace(lora, checkpoint="block"))
     left[layers] = trace.end_of(Moment.FORWARD)[Account.ACTIVATIONS] - 4 * 2048 * llama.vocab  # log-probabilities aside
     print(f"{layers:4} blocks: {left[layers] / GB:.3f} GB left by the forward pass")
 growth = left[128] / left[8]
 print(f"16 times the depth: x {growth:.1f}; sqrt(n) would be x 4")
-print(f"each further block: {(left[128] - left[32]) / 96:,.0f} B; its input, 2048 x {llama.hidden} x 2 B = "
+print(f"each further block: {(left[128] - left[8]) / 120:,.0f} B; its input, 2048 x {llama.hidden} x 2 B = "
       f"{2048 * llama.hidden * 2:,} B")
 right["O(sqrt(n))"] = growth < 5
 
