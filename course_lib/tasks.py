@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from numbers import Number
+from traceback import extract_tb
 from typing import Any
 
 from course_lib.errors import CourseError
@@ -71,14 +72,25 @@ def check(name: str, answer: Any) -> None:
         if is_stub(answer):
             raise Unsolved(_("nothing to test yet: write your answer in place of the dots"))
         said = found.test(answer)
-    except (Unsolved, NotImplementedError) as error:
-        what = str(error) if isinstance(error, Unsolved) else _("not written yet: it raises NotImplementedError")
-        raise Unsolved("\n".join([f"✗ {name}", f"  {what}", *_offer(found)])) from None
+    except Exception as error:  # a traceback would lead through the test, past its right values
+        raise Unsolved("\n".join([f"✗ {name}", f"  {_told(error)}", *_offer(found)])) from None
     if _expectations == before:
         raise RuntimeError(f"the task {name} tests nothing: its function calls no expect()")
     if name not in passed():
         _log.append(event="passed", task=name)
     print(f"✓ {name}" + (f"\n  {said}" if said else ""))
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, Unsolved):
+        return str(error)
+    if isinstance(error, NotImplementedError):
+        return _("not written yet: it raises NotImplementedError")
+    said = _("it raises {kind}: {says}").format(kind=type(error).__name__, says=error)
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if "ipykernel" in frame.filename
+             or frame.filename.startswith("<ipython-input")]  # fmt: skip
+    # The first is the cell that called check().
+    return said if len(lines) < 2 else said + _(", in line {line} of your cell").format(line=lines[-1])
 
 
 def hint(name: str) -> None:

@@ -52,7 +52,8 @@ def merged(answer: Any) -> str:
 
 @task(
     N_("Without checkpointing activations are the largest account. What makes them smaller without computing again?"),
-    N_("One sequence at a time; adapters keep inputs: fewer of them keep less. And the weights are the other account."),
+    N_("One sequence at a time. Each adapter keeps its input: adapters on q_proj and v_proj alone keep half as much. "
+       "And the frozen weights are the other account."),
     N_("batch 1, accum 32, quant nf4 with double_quant, and lora_targets q_proj,v_proj"),
 )
 def cuts_for_a_3090(answer: Any) -> str:
@@ -104,9 +105,11 @@ def _expect_recipe(answer: Any) -> None:
 def _expect_fit(recipe: Recipe, card: Card) -> None:
     report = ledger.report(read_model(MODEL), recipe, card)
     account, size, moment = report.largest
-    cause = _("the largest account is {account}, {size}, in {moment}").format(
-        account=_(account), size=format_bytes(size), moment=_(moment)
-    )
+    cause = _("{low} to {high} in use on the card, {usable} usable; the largest account is {account}, {size}, in "
+              "{moment}").format(
+        low=format_bytes(report.device.low_bytes), high=format_bytes(report.device.high_bytes),
+        usable=format_bytes(card.usable_bytes), account=_(account), size=format_bytes(size), moment=_(moment),
+    )  # fmt: skip
     expect(report.verdict, "fits", card.name, cause=cause)
 
 

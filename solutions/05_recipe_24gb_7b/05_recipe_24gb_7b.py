@@ -1,7 +1,7 @@
 # %% [markdown] lang="en"
 # # 05 · From 120 GB to 21: a 7B on a 24 GB card
 #
-# *The core takes 20 minutes, the deeper sections another 45. Before it: `01_ledger`; the cuts themselves are explained in 02 to 04. Afterwards you can say of any model and card which cuts are needed, what each takes off, and what it costs.*
+# *The core takes 40 minutes, the deeper sections another 60. Before it: `01_ledger`; the cuts themselves are explained in 02 to 04. Afterwards you can say of any model and card which cuts are needed, what each takes off, and what it costs.*
 #
 # ## Four bits, an adapter, and no room
 #
@@ -19,7 +19,7 @@
 # %% [markdown] lang="zh"
 # # 05 · 从 120 GB 到 21 GB：24 GB 的卡微调 7B
 #
-# *主线 20 分钟，深入部分再加 45 分钟。先学 `01_ledger`；每一刀本身的原理在 02 到 04 课。学完以后，给你任意一个模型和一块卡，你能说出该砍哪几刀、每刀省多少、代价是什么。*
+# *主线 40 分钟，深入部分再加 60 分钟。先学 `01_ledger`；每一刀本身的原理在 02 到 04 课。学完以后，给你任意一个模型和一块卡，你能说出该砍哪几刀、每刀省多少、代价是什么。*
 #
 # ## 4 比特，加适配器，还是装不下
 #
@@ -76,12 +76,12 @@ predict("recipe.lora_saves_gb", lora_saves_gb, unit="GB")
 # %% [markdown] lang="en"
 # ## Cut by cut
 #
-# The ledger writes a bill after each cut. The price stands beside it, as far as it can be counted: floating-point operations of the whole update, from PyTorch's own counter, divided by parameters and tokens. (Full training has about 6 of them: 2 for the forward pass, 4 for the backward pass.)
+# The ledger writes a bill after each cut. The price stands beside it, as far as it can be counted: floating-point operations of the whole update, from PyTorch's own counter, divided by parameters and tokens. (Full training has 6 of them in the matrix products with weights, 2 forward and 4 backward, and attention's own products besides.)
 
 # %% [markdown] lang="zh"
 # ## 一刀一刀地砍
 #
-# 每砍一刀，账本重写一份账单。旁边是能数得出来的那部分代价：整次更新的浮点运算次数，由 PyTorch 自带的计数器数出，再除以参数量和 token 数。（全量训练大约是 6：前向 2，反向 4。）
+# 每砍一刀，账本重写一份账单。旁边是能数得出来的那部分代价：整次更新的浮点运算次数，由 PyTorch 自带的计数器数出，再除以参数量和 token 数。（全量训练里，和权重做的乘法是 6：前向 2，反向 4；再加上注意力自己的乘法。）
 
 # %%
 from dataclasses import replace
@@ -124,12 +124,12 @@ some = dict(list(bills.items())[1:])
 show(side_by_side(some, [rtx_3090]), comparison_alt_text(some))
 
 # %% [markdown] lang="en"
-# Each cut has accounts of its own. (The second picture leaves the first bar out, so that the others can be seen.)
+# Each cut has accounts of its own. (The pictures are in GiB, as cards are: 1 GiB is 1.074 GB. The second leaves the first bar out, so that the others can be seen.)
 #
 # - **Accumulation** takes activations, by the number of sequences at once, and nothing else. From now on gradients have to stay between micro-batches.
 # - **Pure BF16** halves weights, gradients and optimizer state, and most activations.
-# - **LoRA** takes gradients and optimizer state. It *adds* activations: each adapter keeps its input once more, in FP32 and after a dropout of its own. Its operations fall by three tenths, since frozen weights need no gradients.
-# - **Checkpointing** takes the activations, all but one boundary for each block. It costs one more forward pass, and with LoRA that is just what LoRA had saved: 6.15 operations, as many as full training without it.
+# - **LoRA** takes gradients and optimizer state. It *adds* activations, a seventh (50.2 to 57.1 GB): each adapter keeps its input once more, in FP32, since peft's adapters are, and after a dropout of its own, which `Recipe` assumes as common recipes have it. Its operations fall by three tenths, since frozen weights need no gradients.
+# - **Checkpointing** takes the activations, all but one boundary for each block. It costs most of one more forward pass, 1.67, somewhat less than LoRA had saved, 1.96: 6.15 operations in all, against 6.44 of full training.
 #
 # Prices that no counter shows: pure BF16 rounds small updates away (02), LoRA can only learn a change of low rank, accumulation of small micro-batches keeps the card less busy (04).
 #
@@ -147,12 +147,12 @@ show(side_by_side(some, [rtx_3090]), comparison_alt_text(some))
 # Add them up before you run the cell: does 21 come out?
 
 # %% [markdown] lang="zh"
-# 每一刀砍的账目都不一样。（第二张图略去了第一根，不然别的看不清。）
+# 每一刀砍的账目都不一样。（图里用的是 GiB，和显卡一样：1 GiB 等于 1.074 GB。第二张图略去了第一根，不然别的看不清。）
 #
-# - **梯度累积**砍激活值，砍到同时算的条数为止，别的一概不动。而且从此在微批之间，梯度必须一直留着。
-# - **纯 BF16** 让权重、梯度、优化器状态减半，激活值也少了大半截。
-# - **LoRA** 砍梯度和优化器状态，但激活值反而*多了*：每个适配器都要把输入再留一份，FP32 的，还各自做过 dropout。运算量少了三成，因为冻结的权重不用算梯度。
-# - **检查点**砍激活值，每层只留一个边界。代价是多算一遍前向；和 LoRA 一起用，这一遍恰好等于 LoRA 省下的运算：6.15，跟不用 LoRA 的全量训练一样多。
+# - **梯度累积**砍激活值：同时算的条数少到几分之一，激活值就少到几分之一，别的一概不动。而且从此在微批之间，梯度必须一直留着。
+# - **纯 BF16** 让权重、梯度、优化器状态减半，大部分激活值也减半。
+# - **LoRA** 砍梯度和优化器状态，但激活值反而*多了*七分之一（50.2 到 57.1 GB）：每个适配器都要把输入再留一份，而且是 FP32 的（peft 的适配器默认 FP32），还各自做过 dropout（`Recipe` 按常见配方假定有）。运算量少了三成，因为冻结的权重不用算梯度。
+# - **检查点**砍激活值，每层只留一个边界。代价是多算大半遍前向（1.67），比 LoRA 省下的（1.96）略少：一共 6.15，而全量训练是 6.44。
 #
 # 还有计数器数不出来的代价：纯 BF16 会把小的更新舍掉（02 课），LoRA 只学得到低秩的改变，微批太小则显卡吃不饱（04 课）。
 #
@@ -188,18 +188,18 @@ print(f"the ledger     4 x 2048 tokens   = {before / GB:.1f} GB of tensors, {low
 tell("C14")
 
 # %% [markdown] lang="en"
-# So 21 GB is a figure that this recipe can really have on a card, with micro-batches of 4 × 2048. The way there, as told, does not lead to it: LoRA cannot remove 50 GB where gradients and optimizer state have 42 together, and 14 GB of frozen weights stay whatever one does to the rest. And "mixed precision" halves none of it: only pure BF16 does.
+# So 21 GB is a figure that this recipe can really have on a card, with micro-batches of 4 × 2048. The way there, as told, does not lead to it: in this sum LoRA cannot remove 50 GB, where gradients and optimizer state have 42 together, and 14 GB of frozen weights stay whatever one does to the rest. And "mixed precision" halves none of it: only pure BF16 does.
 #
 # ## Measure: the whole recipe
 #
-# Now the real code, transformers' Llama and peft's adapters, one update on the meta device. (Two micro-batches, in place of eight: from the second on they are all alike.)
+# So far the ledger has spoken. Now the real code, transformers' Llama and peft's adapters, one update on the meta device. (Two micro-batches, in place of eight: from the second on they are all alike.)
 
 # %% [markdown] lang="zh"
-# 可见 21 GB 这个数本身没错：微批 4 × 2048 时，卡上确实可能显示这么多。错的是一路推过来的过程：梯度加优化器状态总共才 42 GB，LoRA 变不出 50；而 14 GB 的冻结权重，别的怎么砍它都在。还有，“混合精度”一样也没减半，减半的是纯 BF16。
+# 可见 21 GB 这个数本身没错：微批 4 × 2048 时，卡上确实可能显示这么多。错的是一路推过来的过程：在这笔加法里，梯度加优化器状态总共才 42 GB，LoRA 变不出 50；而 14 GB 的冻结权重，别的怎么砍它都在。还有，“混合精度”一样也没减半，减半的是纯 BF16。
 #
 # ## 实测：整份配方跑一遍
 #
-# 现在换真代码上场：transformers 的 Llama 加 peft 的适配器，在 meta 设备上做一次更新。（只跑两个微批，不跑八个：从第二个起都一样。）
+# 到这里都是账本说的。现在换真代码上场：transformers 的 Llama 加 peft 的适配器，在 meta 设备上做一次更新。（只跑两个微批，不跑八个：从第二个起都一样。）
 
 # %%
 from course_lib.dryrun import dry_run_config
@@ -227,7 +227,7 @@ reconcile(ledger.predict(llama, two), trace)
 qlora_run = Recipe(quant="nf4", double_quant=True, lora_rank=8, lora_targets="q_proj,v_proj", batch=4)
 seq = next(n for n in range(64, 4096, 4) if ledger.predict(llama, replace(qlora_run, seq=n)).peak_bytes > 22.22 * GIB)
 runs = {
-    f"4 x {seq}, as reported": replace(qlora_run, seq=seq),
+    f"4 x {seq}, fitted": replace(qlora_run, seq=seq),
     f"1 x {seq}": replace(qlora_run, seq=seq, batch=1),
     f"4 x {seq}, checkpointing": replace(qlora_run, seq=seq, checkpoint="block"),
 }
@@ -237,14 +237,14 @@ for name, bill in opening.items():
           f"and activations {bill.at_peak[Account.ACTIVATIONS] / GIB:.2f}")
 
 # %% [markdown] lang="en"
-# (How long the sequences were the report does not say; the ledger says at which length such a run reaches its 22.22 GiB.) The answer in the thread was a smaller micro-batch, and it worked. A cut only helps if it hits the account that is large *now*.
+# (How long the sequences were the report does not say; the ledger says at which length such a run reaches its 22.22 GiB. The 86 MiB that were refused are one matrix of the MLP in 16 bits, 4096 × 11008 × 2 bytes: dequantised to be multiplied.) The answer in the thread was a smaller micro-batch, and it worked. A cut only helps if it hits the account that is large *now*.
 #
 # ## LoRA on one screen
 #
 # What is an adapter? Beside a frozen matrix $W$ runs a narrow path: down to $r$ numbers and up again, $y = Wx + \frac{\alpha}{r} B A x$. $B$ starts as zero, so at first nothing changes. Is that really all? Build it, copy the same $A$ and $B$ into peft's adapters, and train both:
 
 # %% [markdown] lang="zh"
-# （报告里没写序列多长；账本能算出，多长时这样的训练正好占到 22.22 GiB。）帖子里的答复是调小微批，果然就好了。一刀管不管用，要看它砍中的是不是*眼下*最大的那笔账。
+# （报告里没写序列多长；账本能算出，多长时这样的训练正好占到 22.22 GiB。要不到的那 86 MiB，正是 MLP 的一个 16 位矩阵，4096 × 11008 × 2 字节：要先还原才能相乘。）帖子里的答复是调小微批，果然就好了。一刀管不管用，要看它砍中的是不是*眼下*最大的那笔账。
 #
 # ## 一屏写完 LoRA
 #
@@ -362,10 +362,10 @@ knobs = ("quant", "lora_rank", "checkpoint", "batch", "seq")
 bill_explorer(model="llama-7b", card="RTX 3090", vary=knobs, lora_rank=16, accum=8)
 
 # %% [markdown] lang="en"
-# **Task.** Same job, 32 × 2048 tokens an update, same RTX 3090, another price limit: nothing may be computed twice. So at most 1.1 times the operations of LoRA without checkpointing. Choose the cuts. It counts only if it surely *fits*.
+# **Task.** Same job, 32 × 2048 tokens an update, same RTX 3090, another price limit: nothing may be computed twice. So at most 1.1 times the operations of LoRA without checkpointing. Choose the cuts. Two more are allowed: the frozen weights may be stored in 4 bits (`quant="nf4"`, `double_quant=True`; `Deeper: 4 bits` explains them), and adapters may be put on fewer matrices (`lora_targets="q_proj,v_proj"`, as in the opening). It counts only if it surely *fits*.
 
 # %% [markdown] lang="zh"
-# **任务。** 还是那份活：每次更新 32 × 2048 个 token，还是 RTX 3090，但换一条代价上限：什么都不许算两遍。也就是运算量最多为“LoRA、不设检查点”的 1.1 倍。该砍哪几刀，你来选。肯定“装得下”才算数。
+# **任务。** 还是那份活：每次更新 32 × 2048 个 token，还是 RTX 3090，但换一条代价上限：什么都不许算两遍。也就是运算量最多为“LoRA、不设检查点”的 1.1 倍。该砍哪几刀，你来选。另外还准用两刀：冻结的权重可以存成 4 比特（`quant="nf4"`、`double_quant=True`，原理见“深入：4 比特”）；适配器可以少挂几个矩阵（`lora_targets="q_proj,v_proj"`，开头那次就是这样）。肯定“装得下”才算数。
 
 # %%
 from course_lib.tasks import check, hint
@@ -381,11 +381,11 @@ check("recipe.cuts_for_a_3090", my_recipe)
 # %% [markdown] lang="en"
 # ## Say it in an interview
 #
-# **Why does LoRA save so much?** "Adam keeps two moments for what is trained, and gradients exist for what is trained. Of a 7B, rank 16 on attention trains a quarter of a per cent, so both accounts all but vanish: from 40 GB in BF16 to 0.2. It does not touch the frozen weights, 13.5 GB, nor the activations, which even grow a little. So for a 24 GB card it needs checkpointing, or a small micro-batch, too."
+# **Why does LoRA save so much?** "Adam keeps two moments for what is trained, and gradients exist for what is trained. Of a 7B, rank 16 on attention trains a quarter of a per cent, so both accounts all but vanish: from 40 GB in BF16 to 0.2. It does not touch the frozen weights, 13.5 GB, nor the activations, which even grow by a seventh. So for a 24 GB card it needs checkpointing, or a small micro-batch, too."
 #
 # **7B on a 24 GB card, how?** "BF16 weights, 13.5 GB, frozen; LoRA; checkpointing of every block; micro-batches of 4 × 2048, accumulated. That is 19 GB of tensors, 20 to 23 on the card. If it has to be less, 4-bit weights take another 10 GB."
 #
-# **What does it cost?** "In operations nothing, against full fine-tuning: LoRA saves the weights' gradients, three tenths, and checkpointing spends it again. Against LoRA alone it is 37 % more. And the adapter can only learn what a low-rank change can express."
+# **What does it cost?** "In operations a little less than full fine-tuning, 6.15 against 6.44 for each parameter and token: LoRA saves the weights' gradients, three tenths, and checkpointing spends most of that again. Against LoRA alone it is 37 % more. And the adapter can only learn what a low-rank change can express."
 #
 # ## The next question
 #
@@ -394,11 +394,11 @@ check("recipe.cuts_for_a_3090", my_recipe)
 # %% [markdown] lang="zh"
 # ## 面试时这样说
 #
-# **LoRA 为什么能省这么多？** “Adam 只为要训练的参数存两个动量，梯度也只有要训练的参数才有。7B 模型在注意力上加秩 16，只训练千分之二点五，这两笔账几乎归零：BF16 下从 40 GB 降到 0.2 GB。但 13.5 GB 的冻结权重它不碰，激活值还会略微变多。所以要上 24 GB 的卡，还得配检查点或者小微批。”
+# **LoRA 为什么能省这么多？** “Adam 只为要训练的参数存两个动量，梯度也只有要训练的参数才有。7B 模型在注意力上加秩 16，只训练千分之二点五，这两笔账几乎归零：BF16 下从 40 GB 降到 0.2 GB。但 13.5 GB 的冻结权重它不碰，激活值还会多出七分之一。所以要上 24 GB 的卡，还得配检查点或者小微批。”
 #
 # **24 GB 的卡怎么微调 7B？** “权重用 BF16，13.5 GB，冻结；加 LoRA；每层设检查点；微批 4 × 2048，再做累积。张量 19 GB，卡上显示 20 到 23 GB。还要再省，就把权重量化到 4 比特，又少 10 GB。”
 #
-# **代价是什么？** “和全量微调比，运算量没有多：LoRA 不算权重的梯度，省了三成，检查点又把它花掉了。和不设检查点的 LoRA 比，多 37%。另外，适配器只能学到低秩的改变。”
+# **代价是什么？** “运算量比全量微调还略少，每个参数、每个 token 是 6.15 对 6.44：LoRA 不算权重的梯度，省了三成，检查点又把其中大半花掉了。和不设检查点的 LoRA 比，多 37%。另外，适配器只能学到低秩的改变。”
 #
 # ## 下一个问题
 #
@@ -463,12 +463,12 @@ check("recipe.merged", merged)
 # %% [markdown] lang="en"
 # ## Deeper: the order of the cuts
 #
-# How much does checkpointing save? The waterfall said 53.8 GB. But it also said in which order the cuts were made. Make each of them **first**, from FP32 with micro-batches of 4, or **last**, when the three others are there:
+# How much does checkpointing save? The table said 53.8 GB. But it also said in which order the cuts were made. Make each of them **first**, from FP32 with micro-batches of 4, or **last**, when the three others are there:
 
 # %% [markdown] lang="zh"
 # ## 深入：先砍哪一刀
 #
-# 检查点能省多少？瀑布图说是 53.8 GB。可那是按图上的顺序砍的。现在让每一刀都试两次：**最先**砍（从 FP32、微批 4 条出发），以及**最后**砍（其余几刀都已砍完）：
+# 检查点能省多少？前面的表说是 53.8 GB。可那是按表里的顺序砍的。现在让每一刀都试两次：**最先**砍（从 FP32、微批 4 条出发），以及**最后**砍（其余几刀都已砍完）：
 
 # %%
 start, end = recipes["accumulate 8×4"], recipes["checkpointing"]
@@ -484,14 +484,14 @@ for name, (make, undo) in first_last.items():
     print(f"{name:14}{saved_first / GB:12.1f}{saved_last / GB:12.1f}")
 
 # %% [markdown] lang="en"
-# A cut has no saving of its own, only one at a place in a row: after the weights are in BF16 their gradients are half as large, and half as much is left to save. So "LoRA saves 50 GB" cannot be true or false before it is said *in which run*. Savings must not be added up from tables; bills may be compared.
+# A cut has no saving of its own, only one at a place in a row: after the weights are in BF16 their gradients are half as large, and half as much is left to save. Made last, LoRA saves 48.2 GB, more than gradients and optimizer state have: without it the peak is in the optimizer step, where foreach AdamW makes another 13.5 GB. So "LoRA saves 50 GB" cannot be true or false before it is said *in which run*. Savings must not be added up from tables; bills may be compared.
 #
 # ## Deeper: 4 bits, for a T4 or 8 GB
 #
 # The recipe left the frozen weights, 12.6 of its 17.9 GiB. **NF4** stores them in 4 bits: blocks of 64 values share one maximum, and double quantisation stores the maxima in 8 bits as well. For a product one matrix at a time is unpacked to 16 bits. Guess: how many bits does a quantised weight take, maxima included?
 
 # %% [markdown] lang="zh"
-# 一刀省多少，没有固有的数，只有在某个位置上的数：权重先换成 BF16，梯度就只剩一半，能省的也只剩一半。所以“LoRA 省 50 GB”这句话，不说清是*哪次训练*，就谈不上对错。表里的节省不能相加，账单才可以比较。
+# 一刀省多少，没有固有的数，只有在某个位置上的数：权重先换成 BF16，梯度就只剩一半，能省的也只剩一半。LoRA 放在最后砍，省 48.2 GB，比梯度加优化器状态还多：没有它的时候，峰值落在优化器更新，foreach AdamW 还要再占 13.5 GB。所以“LoRA 省 50 GB”这句话，不说清是*哪次训练*，就谈不上对错。表里的节省不能相加，账单才可以比较。
 #
 # ## 深入：4 比特，给 T4 和 8 GB 的卡
 #
@@ -555,15 +555,11 @@ check("recipe.on_a_t4", t4_recipe)
 # ## Deeper: on your own card
 #
 # With a graphics card, the next cell fine-tunes a pretrained model and shows what it writes before and after. `MODEL` is a name on the Hugging Face Hub or a folder; with `FOUR_BIT` the weights are quantised (bitsandbytes is installed if it is missing). SmolLM2-135M is a download of 269 MB, and its 60 updates are meant to take a minute or two on a T4.
-#
-# Recorded results: none yet.
 
 # %% [markdown] lang="zh"
 # ## 深入：在你自己的卡上
 #
-# 有显卡的话，下一格会微调一个预训练模型，并给出训练前后它各写出什么。`MODEL` 可以是 Hugging Face Hub 上的名字，也可以是本地文件夹；`FOUR_BIT` 为真时量化权重（没装 bitsandbytes 会自动装上）。SmolLM2-135M 要下载 269 MB，60 次更新在 T4 上预计一两分钟。
-#
-# 已有的实测记录：暂无。
+# 有显卡的话，下一个单元会微调一个预训练模型，并给出训练前后它各写出什么。`MODEL` 可以是 Hugging Face Hub 上的名字，也可以是本地文件夹；`FOUR_BIT` 为真时量化权重（没装 bitsandbytes 会自动装上）。SmolLM2-135M 要下载 269 MB，60 次更新在 T4 上预计一两分钟。
 
 # %%
 from course_lib.pretrained import finetune_pretrained
