@@ -433,7 +433,8 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
         for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs
     )  # fmt: skip
     for figure in ("822.5", "19.2", "-53.8", "6.15", "6.44", "4.48", "48.2", "= 12 GB", "42 GB, not 50",
-                   "19.5 to 23.2 GB", "weights 3.62", "0.25%", "5.55", "4.127", "25.37", "13.85", "16.7", "269 MB"):  # fmt: skip
+                   "19.5 to 23.2 GB", "weights 3.62", "0.25%", "5.55", "4.127", "25.37", "13.85", "16.7",
+                   "269 MB"):  # fmt: skip
         assert figure in said, figure
     pictures = re.findall(r"<img [^>]*>", said)
     assert len(pictures) == 7
