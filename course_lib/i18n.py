@@ -60,3 +60,8 @@ def clauses(parts: Iterable[str]) -> str:
 def N_(message: str) -> str:
     """Marks a message that is kept now and said later: ``_(kept)``."""
     return message
+
+
+def in_language(message: str, language: Language) -> str:
+    """``message`` in that language, whatever the reader's."""
+    return gettext.translation(DOMAIN, LOCALE, [language], fallback=True).gettext(message)

@@ -1,0 +1,251 @@
+"""Checkpointing is on, and the peak does not shrink, or the adapters do not learn."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from course_lib.clinic.case import Case
+from course_lib.clinic.patients import Adapter, batches, gpt, labels, loss_of, sgd, vectors
+from course_lib.clinic.reading import Reading
+from course_lib.i18n import N_, _
+from course_lib.models import GPT, Attention
+from course_lib.units import MIB
+
+
+class Switched(GPT):
+    """Checkpoints each block as transformers' layers do: where the switch is on, in training mode alone."""
+
+    def __init__(self, **sizes: Any) -> None:
+        super().__init__(gpt(**sizes).config)
+        for block in self.blocks:
+            block.gradient_checkpointing = True  # type: ignore[assignment]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            on = block.gradient_checkpointing and block.training
+            x = checkpoint(block, x, use_reentrant=False) if on else block(x)
+        return self.head(self.norm(x))
+
+
+def trains_in_evaluation_mode() -> None:
+    model = Switched(layers=4)
+    optimizer = sgd(model)
+    model.eval()
+    with torch.no_grad():
+        loss_of(model, batches(1)[0])
+    for batch in batches(2):
+        loss_of(model, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def returns_to_training_mode() -> None:
+    model = Switched(layers=4)
+    optimizer = sgd(model)
+    model.eval()
+    with torch.no_grad():
+        loss_of(model, batches(1)[0])
+    model.train()
+    for batch in batches(2):
+        loss_of(model, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def switch_without_effect(reading: Reading) -> str | None:
+    last = reading.last_pass
+    if not reading.death or not last or not last.grad or not last.dead_switch or reading.recomputed:
+        return None
+    return _("gradient_checkpointing is on in the model's layers, their training flag is off, and nothing was computed twice")
+
+
+class Whole(GPT):
+    """One checkpoint around all blocks."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        x = checkpoint(nn.Sequential(*self.blocks), x, use_reentrant=False)
+        return self.head(self.norm(x))
+
+
+class Blockwise(GPT):
+    """A checkpoint around each block."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return self.head(self.norm(x))
+
+
+def checkpoints_the_whole_stack() -> None:
+    _train(Whole(gpt(layers=6).config), batches(2))
+
+
+def checkpoints_each_block() -> None:
+    _train(Blockwise(gpt(layers=6).config), batches(2))
+
+
+def computes_everything_again(reading: Reading) -> str | None:
+    if not reading.death or not reading.recomputed:
+        return None
+    most = max(reading.recomputed, key=lambda each: each.layers)
+    if most.layers < 0.6 * most.of:
+        return None
+    return _("{layers} of the model's {of} layers were computed again at once, before the backward pass had used any of them").format(
+        layers=most.layers, of=most.of
+    )  # fmt: skip
+
+
+class Adapted(nn.Module):
+    """Frozen blocks with adapters, each within a checkpoint, and a head that is trained."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks, self.head = nn.ModuleList(Adapter(64) for _ in range(3)), nn.Linear(64, 8)
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        return self.head(x)
+
+
+def adapters_in_reentrant_checkpoints() -> None:
+    _train_adapters(Adapted(reentrant=True))
+
+
+def adapters_in_other_checkpoints() -> None:
+    _train_adapters(Adapted(reentrant=False))
+
+
+def adapters_without_gradient(reading: Reading) -> str | None:
+    warned = any("None of the inputs have requires_grad" in each for each in reading.warnings)
+    if not warned or not any(each.with_gradient < each.parameters for each in reading.updates):
+        return None
+    update = reading.updates[-1]
+    return _("{without} of {all} trained tensors have no gradient, and PyTorch warned that no input of the checkpoint requires one").format(
+        without=update.parameters - update.with_gradient, all=update.parameters
+    )  # fmt: skip
+
+
+class Eager(Attention):
+    """Attention written out: it makes the scores of all pairs of positions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        query, key, value = (
+            part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.c_attn(x).split(width, dim=2)
+        )
+        scores = query @ key.transpose(2, 3) * (width // self.heads) ** -0.5  # [B, N, T, T]
+        scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), float("-inf"))
+        return self.c_proj((scores.softmax(-1) @ value).transpose(1, 2).reshape(batch, length, width))
+
+
+def attention_written_out() -> None:
+    model = Blockwise(gpt(length=256).config)
+    for block in model.blocks:
+        block.attn = Eager(model.config)
+    _train(model, batches(1, length=256))
+
+
+def attention_fused() -> None:
+    _train(Blockwise(gpt(length=256).config), batches(1, length=256))
+
+
+def square_of_the_length(reading: Reading) -> str | None:
+    last = reading.last_pass
+    if not reading.death or not last or last.length < 2:
+        return None
+    square = [
+        each for each in reading.at_death
+        if each.shape[-2:] == (last.length,) * 2 and (len(each.shape) == 4 or len(each.shape) == 3 and each.shape[0] > last.rows)
+    ]  # fmt: skip
+    if reading.share(square) < 0.3:
+        return None
+    return _("{share:.0%} of what was alive were {count} pieces with the square of the length, such as {shape}").format(
+        share=reading.share(square), count=len(square), shape=list(max(square).shape)
+    )
+
+
+def _train(model: nn.Module, data: list[Any], loss: Callable[[nn.Module, Any], Tensor] = loss_of) -> None:
+    optimizer = sgd(model)
+    for batch in data:
+        loss(model, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _train_adapters(model: nn.Module) -> None:
+    _train(model, vectors(3), lambda model, x: nn.functional.cross_entropy(model(x), labels(x)))
+
+
+CASES = (
+    Case(
+        name="long-attention",
+        branch=("out of memory", "although checkpointing is on"),
+        symptom=N_("Checkpointing is on, and a long sequence still runs out of memory"),
+        words=N_("gradient checkpointing still OOM; sequence too long; one layer is too large; attention O(n^2); eager attention"),
+        cause=N_("inside the one block that is computed again, attention builds the scores of all pairs of positions"),
+        change=N_('attn_implementation="sdpa" or FlashAttention; else shorter sequences, or a smaller batch'),
+        surer=N_("the tensor that was refused: a multiple of length × length × heads × bytes"),
+        unit="03_checkpointing",
+        sign=square_of_the_length,
+        broken=attention_written_out,
+        mended=attention_fused,
+        sure="certain",
+        card_bytes=12 * MIB,
+    ),
+    Case(
+        name="evaluation-mode",
+        branch=("out of memory", "although checkpointing is on"),
+        symptom=N_("Checkpointing was switched on, and the peak is what it was without"),
+        words=N_("gradient_checkpointing_enable no effect; saves nothing; peak did not shrink; model.eval() before training; out of memory after the first validation"),
+        cause=N_("layers checkpoint in training mode alone, and the model is in eval mode: an evaluation left it there"),
+        change=N_("model.train() after every evaluation; for a frozen backbone set dropout to 0 instead of eval()"),
+        surer=N_("print(model.training) in the training loop; count how often a block's forward runs in a step: twice is right"),
+        unit="03_checkpointing",
+        sign=switch_without_effect,
+        broken=trains_in_evaluation_mode,
+        mended=returns_to_training_mode,
+        sure="certain",
+        card_bytes=4 * MIB,
+    ),
+    Case(
+        name="one-segment",
+        branch=("out of memory", "although checkpointing is on"),
+        symptom=N_("With one checkpoint around the model the peak moved from the forward to the backward pass, no lower"),
+        words=N_("checkpoint around the whole model; checkpoint(model, x); saves nothing; peak in backward"),
+        cause=N_("the whole stack is computed again at once, so all its activations are alive together after all"),
+        change=N_("one checkpoint for each block, or for every few blocks"),
+        surer=N_("the activations at the beginning of the backward pass, in a probe's timeline: one hill instead of a comb"),
+        unit="03_checkpointing",
+        sign=computes_everything_again,
+        broken=checkpoints_the_whole_stack,
+        mended=checkpoints_each_block,
+        card_bytes=15 * MIB // 2,
+    ),
+    Case(
+        name="reentrant-adapters",
+        branch=("wrong numbers", "loss does not fall"),
+        symptom=N_("LoRA with checkpointing trains, but the adapters stay as they were"),
+        words=N_("None of the inputs have requires_grad=True; element 0 of tensors does not require grad; use_reentrant; enable_input_require_grads; LoRA loss does not decrease; LoRA no gradient"),
+        cause=N_("the frozen embedding's output needs no gradient, and a reentrant checkpoint then cuts the graph"),
+        change=N_("use_reentrant=False, or model.enable_input_require_grads()"),
+        surer=N_("count trained parameters whose .grad is None after backward()"),
+        unit="03_checkpointing",
+        sign=adapters_without_gradient,
+        broken=adapters_in_reentrant_checkpoints,
+        mended=adapters_in_other_checkpoints,
+        sure="certain",
+        messages=(
+            "None of the inputs have requires_grad=True. Gradients will be None",
+            "element 0 of tensors does not require grad and does not have a grad_fn",
+        ),
+    ),
+)

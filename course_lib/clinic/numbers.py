@@ -1,0 +1,75 @@
+"""What the probe reads off the numbers themselves: gradients, weights, and where inf and nan come from."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_lib.accounts import Moment
+from course_lib.clinic.reading import Nonfinite, Update
+from course_lib.meter import _tensors
+
+#: Memory that nobody has written yet, and masks that are infinite on purpose.
+_NO_RESULT = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "full", "full_like",
+              "fill_", "masked_fill", "masked_fill_", "where", "lift_fresh")  # fmt: skip
+
+
+def nonfinite(operator: str, args: Any, out: Any) -> Nonfinite | None:
+    """Whether an operator made inf or nan of finite numbers; where and when is for the caller to fill in."""
+    if operator in _NO_RESULT:
+        return None
+    for made in _tensors(out):
+        if made.is_floating_point() and not _finite(made):
+            given = [each for each in _tensors(args) if each.is_floating_point() and each.numel()]
+            # an operator that works in place has overwritten what it was given
+            came = [each for each in given if each.data_ptr() != made.data_ptr()]
+            if all(_finite(each) for each in came):
+                largest = max((float(each.abs().max()) for each in came), default=math.nan)
+                return Nonfinite(0, 0, Moment.FORWARD, operator, made.dtype, largest)
+            return None
+    return None
+
+
+def largest_gradient(parameters: Iterable[torch.nn.Parameter]) -> float:
+    """The largest absolute value among all gradients; nan where there is none, or none that has numbers."""
+    found = [float(each.grad.abs().max()) for each in parameters if _has_numbers(each.grad)]
+    return max(found, default=math.nan)
+
+
+def facts_of_update(parameters: list[torch.nn.Parameter], at: int, scale: float) -> Update:
+    """What is known when an optimizer begins to step."""
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    known = [each for each in gradients if _has_numbers(each)]
+    norm = zeros = math.nan
+    if known:
+        norm = math.sqrt(sum(float(each.double().square().sum()) for each in known))
+        zeros = sum(int((each == 0).sum()) for each in known) / sum(each.numel() for each in known)
+    return Update(
+        at, at, len(parameters), len(gradients), frozenset(each.dtype for each in gradients),
+        frozenset(each.dtype for each in parameters), norm, zeros, math.nan,
+        all(_finite(each) for each in known), True, scale,
+    )  # fmt: skip
+
+
+def moved_share(parameters: list[torch.nn.Parameter], before: list[Tensor]) -> tuple[float, bool]:
+    """Share of the weights with a gradient other than 0 that changed, and whether all are finite."""
+    moved = wanted = 0
+    finite = True
+    for parameter, old in zip(parameters, before, strict=False):
+        finite = finite and _finite(parameter.detach())
+        if _has_numbers(parameter.grad):
+            pulled = parameter.grad != 0  # type: ignore[operator]
+            wanted += int(pulled.sum())
+            moved += int((pulled & (parameter.detach() != old)).sum())
+    return (moved / wanted if wanted else math.nan), finite
+
+
+def _has_numbers(gradient: Tensor | None) -> bool:
+    return gradient is not None and gradient.device.type != "meta" and gradient.numel() > 0
+
+
+def _finite(tensor: Tensor) -> bool:
+    """One sum finds nearly every tensor finite; only a sum that is not is looked into."""
+    return math.isfinite(float(tensor.sum(dtype=torch.float32))) or bool(tensor.isfinite().all())
