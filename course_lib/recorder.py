@@ -55,7 +55,8 @@ class Death:
     @property
     def next_change(self) -> str:
         """What to change first, by the moment and the largest account, in the reader's language."""
-        largest = max(self.bill_bytes, key=lambda account: self.bill_bytes[account])
+        known = Account.ACTIVATIONS in self.bill_bytes or THE_REST in self.bill_bytes
+        largest = max(self.bill_bytes, key=lambda account: self.bill_bytes[account]) if known else THE_REST
         rows = max((shape[0] for shape in self.batch_shapes.values() if shape), default=1)
         if self.moment == Moment.OPTIMIZER_STEP:
             return _("8-bit or paged Adam, or Adafactor; AdamW(fused=True) does without the temporary; LoRA without most of the state")
@@ -119,7 +120,7 @@ class Recorder:
 
         def entered(_module: nn.Module, args: Any, kwargs: Any) -> None:
             batch.clear()
-            batch.update({str(place): each for place, each in enumerate(args)} | kwargs)
+            batch.update(dict(enumerate(args)) | kwargs)
 
         hooks = [
             register_optimizer_step_post_hook(updated),
@@ -182,8 +183,9 @@ def _moment_of(error: BaseException) -> str:
 
 
 def _shapes(batch: Any) -> dict[str, tuple[int, ...]]:
-    leaves, _ = tree_flatten_with_path(batch)
-    return {"".join(map(str, path)) or "batch": tuple(leaf.shape) for path, leaf in leaves if isinstance(leaf, Tensor)}
+    leaves, _tree = tree_flatten_with_path(batch)
+    names = {id(leaf): "".join(map(str, path)).replace("'", "") or "batch" for path, leaf in leaves}
+    return {names[id(leaf)]: tuple(leaf.shape) for _path, leaf in leaves if isinstance(leaf, Tensor)}
 
 
 def _size(tree: Any) -> int:

@@ -46,6 +46,8 @@ def _rows(reading: Reading) -> Iterable[tuple[str, str]]:
     yield _("layers computed again at once"), ", ".join(
         f"{each.layers} / {each.of}" for each in sorted(set(reading.recomputed), key=lambda each: -each.layers)[:1]
     )
+    if any(each.dead_switch for each in reading.passes):
+        yield "gradient_checkpointing", _("on in some layers that are not in training mode")
     yield from _of_memory(reading)
     yield _("card's capability"), dotted(reading.capability) if reading.capability else ""
     yield _("warnings"), "; ".join(dict.fromkeys(reading.warnings))[:200]

@@ -19,7 +19,8 @@ _OF_A_MESSAGE = 100.0  #: a known message outweighs any words
 _WORD = re.compile(r"[a-z0-9_]+(?:\.[a-z0-9_]+)*|[\u4e00-\u9fff]+")
 #: What every out-of-memory message says, whatever the cause.
 _BOILERPLATE = re.compile(
-    r"if reserved but unallocated memory is large.*?(?:\)|$)|(?:torch\.)?(?:cuda\.)?OutOfMemoryError:?|CUDA out of memory\.?"
+    r"if reserved but unallocated memory is large.*?(?:\)|$)|(?:torch\.)?(?:cuda\.)?OutOfMemoryError:?|(?:CUDA )?out of memory\.?"
+    r"|\(gpu \d+;[^)]*\)"
     r"|tried to allocate [\d.]+ \w+\.?|gpu \d+ has a total capacity.*?unallocated\.?",
     re.DOTALL | re.IGNORECASE,
 )
