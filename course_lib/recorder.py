@@ -59,13 +59,18 @@ class Death:
         largest = max(self.bill_bytes, key=lambda account: self.bill_bytes[account]) if known else THE_REST
         rows = max((shape[0] for shape in self.batch_shapes.values() if shape), default=1)
         if self.moment == Moment.OPTIMIZER_STEP:
-            return _("8-bit or paged Adam, or Adafactor; AdamW(fused=True) does without the temporary; LoRA without most of the state")
+            return _(
+                "8-bit or paged Adam, or Adafactor; AdamW(fused=True) does without the temporary; LoRA without most "
+                "of the state"
+            )
         if largest == Account.WEIGHTS:
             return _("weights in 16 bit, then in 4 (QLoRA); they are the largest account")
         if largest in (Account.OPTIMIZER, Account.GRADIENTS):
             return _("LoRA, or 8-bit Adam: optimizer state and gradients are the largest accounts")
         if rows > 1:
-            return _("a micro-batch of {half} in place of {rows}, and twice the accumulation; then checkpointing").format(
+            return _(
+                "a micro-batch of {half} in place of {rows}, and twice the accumulation; then checkpointing"
+            ).format(
                 half=rows // 2, rows=rows
             )  # fmt: skip
         return _("checkpointing of each block and a fused attention; then shorter sequences, or a loss in chunks")
@@ -74,7 +79,9 @@ class Death:
         shapes = ", ".join(f"{name} {list(shape)}" for name, shape in self.batch_shapes.items())
         unit = unit_for(sum(self.bill_bytes.values()))
         bill = ", ".join(f"{account} {format_bytes(size, unit)}" for account, size in self.bill_bytes.items())
-        said = _("step {step} ran out of memory in {moment} with batch {shapes}; live then: {bill}. Next change: {change}")
+        said = _(
+            "step {step} ran out of memory in {moment} with batch {shapes}; live then: {bill}. Next change: {change}"
+        )
         return said.format(step=self.step, moment=self.moment, shapes=shapes, bill=bill, change=self.next_change)
 
 
@@ -113,7 +120,8 @@ class Recorder:
     @contextmanager
     def run(self) -> Iterator[None]:
         """A whole loop; its steps are counted by its updates, its batches seen as they enter the model."""
-        self.steps, batch = 1, {}
+        self.steps = 1
+        batch: dict[Any, Any] = {}
 
         def updated(optimizer: Any, *_: Any) -> None:
             self._optimizer, self.steps = optimizer, self.steps + 1
@@ -158,8 +166,8 @@ class Recorder:
         return bill
 
 
-def longest_first(samples: Sequence[_Sample], length: Callable[[_Sample], int] = len, count: int = 1) -> list[_Sample]:
-    """The ``count`` longest samples (a batch of them), then all others in their order: what will not fit dies at once."""
+def longest_first(samples: Sequence[_Sample], length: Callable[[Any], int] = len, count: int = 1) -> list[_Sample]:
+    """The ``count`` longest samples (a batch of them), then all others in order: what will not fit dies at once."""
     order = sorted(range(len(samples)), key=lambda place: -length(samples[place]))[:count]
     return [samples[place] for place in order] + [each for place, each in enumerate(samples) if place not in set(order)]
 
@@ -189,7 +197,7 @@ def _shapes(batch: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _size(tree: Any) -> int:
-    """Bytes of the tensors in ``tree``, each storage once; Adam's step counters, which stay on the host, are left out."""
+    """Bytes of the tensors in ``tree``, each storage once; Adam's step counters stay on the host and do not count."""
     storages = {
         leaf.untyped_storage()._cdata: leaf.untyped_storage()
         for leaf in tree_iter(tree) if isinstance(leaf, Tensor) and leaf.dim() > 0

@@ -38,7 +38,7 @@ class Case:
     change: str  #: the next change to make
     surer: str  #: what to look at to be surer
     unit: str  #: where the course explains it
-    sign: Callable[[Reading], str | None]  #: what in a reading gives it away, in words and figures; None: it is not this
+    sign: Callable[[Reading], str | None]  #: what gives it away, in words and figures; None: it is not this
     broken: Loop | None = None
     mended: Loop | None = None
     recorded: Reading | None = None  #: in place of the loop, where a processor cannot have the symptom

@@ -41,10 +41,11 @@ def _rows(reading: Reading) -> Iterable[tuple[str, str]]:
     yield _("scaler calls"), " · ".join(reading.scaler_calls[:8])
     yield _("targets of each cross-entropy"), _series((each.targets for each in reading.means), "{:.0f}")
     yield _("first number that is not finite"), "".join(
-        f"{each.operator} ({each.dtype}, {each.moment}, {_('step')} {each.update + 1})" for each in reading.nonfinite[:1]
+        f"{each.operator} ({each.dtype}, {each.moment}, {_('step')} {each.update + 1})"
+        for each in reading.nonfinite[:1]
     )
     yield _("layers computed again at once"), ", ".join(
-        f"{each.layers} / {each.of}" for each in sorted(set(reading.recomputed), key=lambda each: -each.layers)[:1]
+        f"{each.layers} / {each.of}" for each in sorted(reading.recomputed, key=lambda each: -each.layers)[:1]
     )
     if any(each.dead_switch for each in reading.passes):
         yield "gradient_checkpointing", _("on in some layers that are not in training mode")
@@ -58,7 +59,7 @@ def _of_updates(reading: Reading) -> Iterable[tuple[str, str]]:
     yield _("parameters with a gradient"), ", ".join(
         dict.fromkeys(f"{each.with_gradient} / {each.parameters}" for each in updates)
     )
-    yield _("types of weights"), ", ".join(dict.fromkeys(str(dtype) for each in updates for dtype in each.weight_dtypes))
+    yield _("types of weights"), ", ".join(sorted({str(dtype) for each in updates for dtype in each.weight_dtypes}))
     yield _("gradient's length at the update"), _series(each.norm for each in updates)
     yield _("scale"), _series((each.scale for each in updates if each.scale > 1), "{:.0f}")
     yield _("gradients that are exactly 0"), _series((each.zeros for each in updates), "{:.0%}")
@@ -67,7 +68,7 @@ def _of_updates(reading: Reading) -> Iterable[tuple[str, str]]:
 
 def _of_memory(reading: Reading) -> Iterable[tuple[str, str]]:
     begun = [total(reading.before(each.at)) for each in reading.passes]
-    if begun and max(begun):
+    if any(begun):
         unit = unit_for(max(begun))
         yield _("alive when each pass begins"), ", ".join(format_bytes(each, unit) for each in begun[:12])
     if reading.death:
@@ -75,8 +76,8 @@ def _of_memory(reading: Reading) -> Iterable[tuple[str, str]]:
         unit = unit_for(sum(bill.values()))
         yield _("died in"), f"{reading.death.moment}, {_('step')} {reading.death.update + 1}"
         yield _("bill then"), ", ".join(f"{account} {format_bytes(size, unit)}" for account, size in bill.items())
-        largest = sorted(reading.at_death, key=lambda each: -each.size_bytes)[:3]
-        yield _("largest pieces then"), ", ".join(f"{list(each.shape)} {each.dtype}" for each in largest)
+        pieces = sorted(reading.at_death, key=lambda each: -each.size_bytes)[:3]
+        yield _("largest pieces then"), ", ".join(f"{list(each.shape)} {each.dtype}" for each in pieces)
     if reading.counters:
         yield _("the card's figures"), ", ".join(
             f"{name} {format_bytes(size)}" for name, size in reading.counters._asdict().items() if size is not None

@@ -41,9 +41,14 @@ class Opinion:
         if not reading.error and all(each.finite_after for each in reading.updates):
             return _("nothing found: the run ended, no number was infinite, and no sign of the clinic is in it")
         if "OutOfMemory" in reading.error and not reading.deaths:
-            return _("cannot tell: memory ended, and that alone has many causes. Bring the figures of the whole message, the step, the batch's shape at that step and the largest before it")
+            return _(
+                "cannot tell: memory ended, and that alone has many causes. Bring the figures of the whole message, "
+                "the step, the batch's shape at that step and the largest before it"
+            )
         if "OutOfMemory" in reading.error:
-            return _("cannot tell: the bill is simply larger than the card. Look at its largest account, and at the ledger")
+            return _(
+                "cannot tell: the bill is simply larger than the card. Look at its largest account, and at the ledger"
+            )
         return _("cannot tell: {error}: {message}. Search for the message, and run the loop under the probe").format(
             error=reading.error or "nan", message=reading.message
         )

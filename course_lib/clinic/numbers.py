@@ -1,7 +1,7 @@
 """What the probe reads off the numbers themselves: gradients, weights, and where inf and nan come from."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -34,14 +34,13 @@ def nonfinite(operator: str, args: Any, out: Any) -> Nonfinite | None:
 
 def largest_gradient(parameters: Iterable[torch.nn.Parameter]) -> float:
     """The largest absolute value among all gradients; nan where there is none, or none that has numbers."""
-    found = [float(each.grad.abs().max()) for each in parameters if _has_numbers(each.grad)]
-    return max(found, default=math.nan)
+    return max((float(each.abs().max()) for each in _gradients(parameters)), default=math.nan)
 
 
 def facts_of_update(parameters: list[torch.nn.Parameter], at: int, scale: float) -> Update:
     """What is known when an optimizer begins to step."""
     gradients = [each.grad for each in parameters if each.grad is not None]
-    known = [each for each in gradients if _has_numbers(each)]
+    known = list(_gradients(parameters))
     norm = zeros = math.nan
     if known:
         norm = math.sqrt(sum(float(each.double().square().sum()) for each in known))
@@ -59,15 +58,19 @@ def moved_share(parameters: list[torch.nn.Parameter], before: list[Tensor]) -> t
     finite = True
     for parameter, old in zip(parameters, before, strict=False):
         finite = finite and _finite(parameter.detach())
-        if _has_numbers(parameter.grad):
-            pulled = parameter.grad != 0  # type: ignore[operator]
+        for gradient in _gradients([parameter]):
+            pulled = gradient.ne(0)
             wanted += int(pulled.sum())
             moved += int((pulled & (parameter.detach() != old)).sum())
     return (moved / wanted if wanted else math.nan), finite
 
 
-def _has_numbers(gradient: Tensor | None) -> bool:
-    return gradient is not None and gradient.device.type != "meta" and gradient.numel() > 0
+def _gradients(parameters: Iterable[torch.nn.Parameter]) -> Iterator[Tensor]:
+    """Those that are there and have numbers."""
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None and gradient.device.type != "meta" and gradient.numel():
+            yield gradient
 
 
 def _finite(tensor: Tensor) -> bool:

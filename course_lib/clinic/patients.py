@@ -28,7 +28,8 @@ def mlp(depth: int = 4, width: int = 64, outputs: int = 8, dtype: torch.dtype = 
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for number in range(depth):
-        layers += [nn.Linear(64 if number == 0 else width, width if number < depth - 1 else outputs, dtype=dtype), nn.ReLU()]
+        inputs, made = (64 if number == 0 else width), (width if number < depth - 1 else outputs)
+        layers += [nn.Linear(inputs, made, dtype=dtype), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 

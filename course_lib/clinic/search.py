@@ -5,7 +5,7 @@ Both languages are searched whatever the notebook's: messages are English everyw
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from functools import cache
 
@@ -19,14 +19,17 @@ _OF_A_MESSAGE = 100.0  #: a known message outweighs any words
 _WORD = re.compile(r"[a-z0-9_]+(?:\.[a-z0-9_]+)*|[\u4e00-\u9fff]+")
 #: What every out-of-memory message says, whatever the cause.
 _BOILERPLATE = re.compile(
-    r"if reserved but unallocated memory is large.*?(?:\)|$)|(?:torch\.)?(?:cuda\.)?OutOfMemoryError:?|(?:CUDA )?out of memory\.?"
+    r"if reserved but unallocated memory is large.*?(?:\)|$)"
+    r"|(?:torch\.)?(?:cuda\.)?OutOfMemoryError:?|(?:CUDA )?out of memory\.?"
     r"|\(gpu \d+;[^)]*\)"
     r"|tried to allocate [\d.]+ \w+\.?|gpu \d+ has a total capacity.*?unallocated\.?",
     re.DOTALL | re.IGNORECASE,
 )
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|\bOOM\b|显存不足|爆显存", re.IGNORECASE)
 _LEAST = 4.0  #: a score below this rests on words that half the cases have
-_IDLE = set("a an the of in on at to is it and or my i with for by be not no but so as was has have than that this does".split())
+_IDLE = frozenset(re.findall(
+    r"\w+", "a an the of in on at to is it and or my i with for by be not no but so as was has have than that this does"
+))  # fmt: skip
 
 
 class Found:
@@ -43,7 +46,7 @@ class Found:
         head = _head()
         lines = [self.note] if self.note else []
         for case in self.cases:
-            lines += [f"{label}: {text}" if label else text for label, text in zip(head, _row(case), strict=True)] + [""]
+            lines += [f"{label}: {text}" for label, text in zip(head, _row(case), strict=True)] + [""]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -116,19 +119,19 @@ def _score(asked: str, name: str) -> float:
 
 
 @cache
-def _index() -> tuple[dict[str, Counter[str]], dict[str, float]]:
+def _index() -> tuple[dict[str, dict[str, float]], dict[str, float]]:
     """Weights of words by case, and of each word by how few cases have it."""
-    index: dict[str, Counter[str]] = {}
+    index: dict[str, dict[str, float]] = {}
     for name, case in all_cases().items():
-        weights: Counter[str] = Counter()
+        weights: dict[str, float] = defaultdict(float)
         for language in LANGUAGES:
             for field, weight in _WEIGHTS.items():
                 text = in_language(getattr(case, field), language)
                 for word in set(_words(text)):
-                    weights[word] = max(weights[word], weight)  # type: ignore[call-overload]
+                    weights[word] = max(weights[word], weight)
         for message in case.messages:
             for word in _words(message):
-                weights[word] = max(weights[word], 2.0)  # type: ignore[call-overload]
+                weights[word] = max(weights[word], 2.0)
         index[name] = weights
     found_in = Counter(word for weights in index.values() for word in weights)
     return index, {word: math.log(1 + len(index) / count) for word, count in found_in.items()}

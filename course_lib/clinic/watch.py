@@ -151,7 +151,7 @@ class Watch(Meter):
     def _count(self, tensor: Tensor, born: int) -> Any:
         before = len(self._allocations)
         each = super()._count(tensor, born)
-        if len(self._allocations) > before:
+        if each and len(self._allocations) > before:
             while len(self._looks) < before:
                 self._looks.append(((), torch.uint8, self._moment))
             self._looks.append((tuple(tensor.shape), tensor.dtype, self._moment))
@@ -181,8 +181,7 @@ class Watch(Meter):
         self._passes.append(
             Pass(
                 len(self._operators), len(self._updates), module.training, torch.is_grad_enabled(),
-                torch.get_autocast_dtype(self._autocast_type) if torch.is_autocast_enabled(self._autocast_type) else None,
-                0, 0, 0, type(handling).__name__ if handling else "",
+                self._autocast(), 0, 0, 0, type(handling).__name__ if handling else "",
                 [each() for each in self._seen_models].index(module),
                 any(getattr(each, "gradient_checkpointing", False) and not each.training for each in module.modules()),
             )
@@ -202,9 +201,9 @@ class Watch(Meter):
         rows, length = _first_size(args) or (0, 0)
         self._passes[-1] = self._passes[-1]._replace(rows=rows, length=length)
 
-    @property
-    def _autocast_type(self) -> str:
-        return "cuda" if self._device_type == "meta" else self._device_type
+    def _autocast(self) -> torch.dtype | None:
+        kind = "cuda" if self._device_type == "meta" else self._device_type
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
     def _meet(self, module: nn.Module) -> None:
         self._settle_residents()
@@ -316,7 +315,7 @@ def examine(
     try:
         with watch:
             loop()
-    except Exception:  # noqa: BLE001  # whatever a sick loop dies of is what we want to know; it is in the reading
+    except Exception:  # whatever a sick loop dies of is what we want to know; it is in the reading
         pass
     finally:
         torch.set_num_threads(threads)

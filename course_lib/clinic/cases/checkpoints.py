@@ -60,7 +60,10 @@ def switch_without_effect(reading: Reading) -> str | None:
     last = reading.last_pass
     if not reading.death or not last or not last.grad or not last.dead_switch or reading.recomputed:
         return None
-    return _("gradient_checkpointing is on in the model's layers, their training flag is off, and nothing was computed twice")
+    return _(
+        "gradient_checkpointing is on in the model's layers, their training flag is off, and nothing was computed "
+        "twice"
+    )
 
 
 class Whole(GPT):
@@ -96,7 +99,10 @@ def computes_everything_again(reading: Reading) -> str | None:
     most = max(reading.recomputed, key=lambda each: each.layers)
     if most.layers < 0.6 * most.of:
         return None
-    return _("{layers} of the model's {of} layers were computed again at once, before the backward pass had used any of them").format(
+    return _(
+        "{layers} of the model's {of} layers were computed again at once, before the backward pass had used any of "
+        "them"
+    ).format(
         layers=most.layers, of=most.of
     )  # fmt: skip
 
@@ -129,7 +135,10 @@ def adapters_without_gradient(reading: Reading) -> str | None:
     if not warned or not any(each.with_gradient < each.parameters for each in reading.updates):
         return None
     update = reading.updates[-1]
-    return _("{without} of {all} trained tensors have no gradient, and PyTorch warned that no input of the checkpoint requires one").format(
+    return _(
+        "{without} of {all} trained tensors have no gradient, and PyTorch warned that no input of the checkpoint "
+        "requires one"
+    ).format(
         without=update.parameters - update.with_gradient, all=update.parameters
     )  # fmt: skip
 
@@ -164,7 +173,8 @@ def square_of_the_length(reading: Reading) -> str | None:
         return None
     square = [
         each for each in reading.at_death
-        if each.shape[-2:] == (last.length,) * 2 and (len(each.shape) == 4 or len(each.shape) == 3 and each.shape[0] > last.rows)
+        if each.shape[-2:] == (last.length,) * 2
+        and (len(each.shape) == 4 or (len(each.shape) == 3 and each.shape[0] > last.rows))  # or [B N, T, T]
     ]  # fmt: skip
     if reading.share(square) < 0.3:
         return None
@@ -190,7 +200,10 @@ CASES = (
         name="long-attention",
         branch=("out of memory", "although checkpointing is on"),
         symptom=N_("Checkpointing is on, and a long sequence still runs out of memory"),
-        words=N_("gradient checkpointing still OOM; sequence too long; one layer is too large; attention O(n^2); eager attention"),
+        words=N_(
+            "gradient checkpointing still OOM; sequence too long; one layer is too large; attention O(n^2); eager "
+            "attention"
+        ),
         cause=N_("inside the one block that is computed again, attention builds the scores of all pairs of positions"),
         change=N_('attn_implementation="sdpa" or FlashAttention; else shorter sequences, or a smaller batch'),
         surer=N_("the tensor that was refused: a multiple of length × length × heads × bytes"),
@@ -205,10 +218,18 @@ CASES = (
         name="evaluation-mode",
         branch=("out of memory", "although checkpointing is on"),
         symptom=N_("Checkpointing was switched on, and the peak is what it was without"),
-        words=N_("gradient_checkpointing_enable no effect; saves nothing; peak did not shrink; model.eval() before training; out of memory after the first validation"),
-        cause=N_("layers checkpoint in training mode alone, and the model is in eval mode: an evaluation left it there"),
+        words=N_(
+            "gradient_checkpointing_enable no effect; saves nothing; peak did not shrink; model.eval() before "
+            "training; out of memory after the first validation"
+        ),
+        cause=N_(
+            "layers checkpoint in training mode alone, and the model is in eval mode: an evaluation left it there"
+        ),
         change=N_("model.train() after every evaluation; for a frozen backbone set dropout to 0 instead of eval()"),
-        surer=N_("print(model.training) in the training loop; count how often a block's forward runs in a step: twice is right"),
+        surer=N_(
+            "print(model.training) in the training loop; count how often a block's forward runs in a step: twice is "
+            "right"
+        ),
         unit="03_checkpointing",
         sign=switch_without_effect,
         broken=trains_in_evaluation_mode,
@@ -219,11 +240,15 @@ CASES = (
     Case(
         name="one-segment",
         branch=("out of memory", "although checkpointing is on"),
-        symptom=N_("With one checkpoint around the model the peak moved from the forward to the backward pass, no lower"),
+        symptom=N_(
+            "With one checkpoint around the model the peak moved from the forward to the backward pass, no lower"
+        ),
         words=N_("checkpoint around the whole model; checkpoint(model, x); saves nothing; peak in backward"),
         cause=N_("the whole stack is computed again at once, so all its activations are alive together after all"),
         change=N_("one checkpoint for each block, or for every few blocks"),
-        surer=N_("the activations at the beginning of the backward pass, in a probe's timeline: one hill instead of a comb"),
+        surer=N_(
+            "the activations at the beginning of the backward pass, in a probe's timeline: one hill instead of a comb"
+        ),
         unit="03_checkpointing",
         sign=computes_everything_again,
         broken=checkpoints_the_whole_stack,
@@ -234,7 +259,10 @@ CASES = (
         name="reentrant-adapters",
         branch=("wrong numbers", "loss does not fall"),
         symptom=N_("LoRA with checkpointing trains, but the adapters stay as they were"),
-        words=N_("None of the inputs have requires_grad=True; element 0 of tensors does not require grad; use_reentrant; enable_input_require_grads; LoRA loss does not decrease; LoRA no gradient"),
+        words=N_(
+            "None of the inputs have requires_grad=True; element 0 of tensors does not require grad; use_reentrant; "
+            "enable_input_require_grads; LoRA loss does not decrease; LoRA no gradient"
+        ),
         cause=N_("the frozen embedding's output needs no gradient, and a reentrant checkpoint then cuts the graph"),
         change=N_("use_reentrant=False, or model.enable_input_require_grads()"),
         surer=N_("count trained parameters whose .grad is None after backward()"),

@@ -12,7 +12,7 @@ from course_lib.accounts import Account
 from course_lib.cards import find_card
 from course_lib.clinic.case import Case
 from course_lib.clinic.patients import batches, gpt, labels, loss_of, mlp, sgd, vectors
-from course_lib.clinic.reading import Piece, Reading, total
+from course_lib.clinic.reading import Reading, total
 from course_lib.i18n import N_, _
 from course_lib.units import MIB, format_bytes
 
@@ -70,7 +70,7 @@ def a_copy_made_later(reading: Reading) -> str | None:
 
 
 def _second_copy(reading: Reading, early: bool) -> str | None:
-    """As many bytes again in pieces of the weights' sizes that are no weights, made before the first pass, or after the first update."""
+    """As many bytes again in pieces of the weights' sizes, made before the first pass, or after the first update."""
     if not reading.death or not reading.passes:
         return None
     weights = [each for each in reading.at_death if each.account is Account.WEIGHTS]
@@ -149,7 +149,10 @@ def autocast_leaves_what_stays(reading: Reading) -> str | None:
     ]  # fmt: skip
     if reading.share(stays) < 0.5:
         return None
-    return _("autocast to {dtype} is on, and {share:.0%} of what was alive are weights, gradients and optimizer state in FP32").format(
+    return _(
+        "autocast to {dtype} is on, and {share:.0%} of what was alive are weights, gradients and optimizer state in "
+        "FP32"
+    ).format(
         dtype=str(last.autocast).removeprefix("torch."), share=reading.share(stays)
     )  # fmt: skip
 
@@ -178,7 +181,10 @@ def logits_times_vocabulary(reading: Reading) -> str | None:
     logits = [each for each in reading.at_death if each.shape[-1:] == (last.outputs,) and each.account not in _STAYS]
     if reading.share(logits) < 0.5:
         return None
-    return _("{share:.0%} of what was alive are {count} tensors as wide as the vocabulary, {outputs}; the largest has {size}").format(
+    return _(
+        "{share:.0%} of what was alive are {count} tensors as wide as the vocabulary, {outputs}; the largest has "
+        "{size}"
+    ).format(
         share=reading.share(logits), count=len(logits), outputs=f"{last.outputs:,}",
         size=format_bytes(max(logits).size_bytes, "GiB"),
     )  # fmt: skip
@@ -190,7 +196,7 @@ _STAYS = (Account.WEIGHTS, Account.GRADIENTS, Account.OPTIMIZER)
 def _train(model: nn.Sequential, rows: int = 32) -> None:
     optimizer = sgd(model)
     for x in vectors(3, rows):
-        F.cross_entropy(model(x.to(model[0].weight.dtype)), labels(x)).backward()
+        F.cross_entropy(model(x.to(next(model.parameters()).dtype)), labels(x)).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -200,9 +206,18 @@ CASES = (
         name="logits",
         branch=("out of memory", "in a training step"),
         symptom=N_("A small model with a large vocabulary runs out of memory in the loss"),
-        words=N_("logits OOM; cross_entropy out of memory; vocabulary 128k 152k 256k; small model large memory; logits.float()"),
-        cause=N_("the logits, tokens × vocabulary, are alive several times at once: in 16 bit, in FP32, as log-softmax, as gradients"),
-        change=N_("a loss that never builds all logits: fused linear cross-entropy (Liger), or in chunks; else fewer tokens at once"),
+        words=N_(
+            "logits OOM; cross_entropy out of memory; vocabulary 128k 152k 256k; small model large memory; "
+            "logits.float()"
+        ),
+        cause=N_(
+            "the logits, tokens × vocabulary, are alive several times at once: in 16 bit, in FP32, as log-softmax, "
+            "as gradients"
+        ),
+        change=N_(
+            "a loss that never builds all logits: fused linear cross-entropy (Liger), or in chunks; else fewer "
+            "tokens at once"
+        ),
         surer=N_("tokens × vocabulary × 4 bytes against what was refused; the ledger's line 'logits'"),
         unit="01_ledger",
         sign=logits_times_vocabulary,
@@ -216,10 +231,18 @@ CASES = (
         name="loaded-twice",
         branch=("out of memory", "at load, resume or save"),
         symptom=N_("A run that fitted runs out of memory when it is resumed from a checkpoint"),
-        words=N_("resume_from_checkpoint OOM; torch.load; map_location; load_state_dict; state dict kept; resume needs more memory"),
-        cause=N_("the checkpoint was loaded onto the card, and the variable that holds it keeps a second copy of everything"),
+        words=N_(
+            "resume_from_checkpoint OOM; torch.load; map_location; load_state_dict; state dict kept; resume needs "
+            "more memory"
+        ),
+        cause=N_(
+            "the checkpoint was loaded onto the card, and the variable that holds it keeps a second copy of "
+            "everything"
+        ),
         change=N_('torch.load(..., map_location="cpu"), and del the dictionary after load_state_dict'),
-        surer=N_("memory_allocated() before the first step, against the run from scratch: more by the size of the file"),
+        surer=N_(
+            "memory_allocated() before the first step, against the run from scratch: more by the size of the file"
+        ),
         unit="04_accumulation",
         sign=a_copy_from_before,
         broken=keeps_what_it_loaded,
@@ -230,7 +253,10 @@ CASES = (
         name="best-on-card",
         branch=("out of memory", "at load, resume or save"),
         symptom=N_("Out of memory when, or after, the best checkpoint is saved"),
-        words=N_("copy.deepcopy(model); best model; state_dict clone; OOM on save; early stopping; keep the best weights; EMA"),
+        words=N_(
+            "copy.deepcopy(model); best model; state_dict clone; OOM on save; early stopping; keep the best weights; "
+            "EMA"
+        ),
         cause=N_("a copy of the weights is made on the card, and kept there"),
         change=N_("write it to a file, or copy it to host memory: {k: v.cpu() for k, v in model.state_dict().items()}"),
         surer=N_("memory_allocated() before and after saving: more by one set of weights"),
@@ -244,10 +270,16 @@ CASES = (
         name="fp32-weights",
         branch=("out of memory", "at load, resume or save"),
         symptom=N_("Loading the model takes twice its file, and frozen weights fill the card"),
-        words=N_("from_pretrained OOM; torch_dtype; dtype; loads in float32; 7B takes 28 GB; LoRA base in FP32; out of memory while loading"),
+        words=N_(
+            "from_pretrained OOM; torch_dtype; dtype; loads in float32; 7B takes 28 GB; LoRA base in FP32; out of "
+            "memory while loading"
+        ),
         cause=N_("the weights were loaded in FP32, although the file has 16 bits and nobody trains them"),
-        change=N_("from_pretrained(..., dtype=torch.bfloat16) (torch_dtype in older versions); do not call k-bit preparation on a 16-bit model"),
-        surer=N_("Counter(p.dtype for p in model.parameters())"),
+        change=N_(
+            "from_pretrained(..., dtype=torch.bfloat16) (torch_dtype in older versions); do not call k-bit "
+            "preparation on a 16-bit model"
+        ),
+        surer="Counter(p.dtype for p in model.parameters())",
         unit="05_recipe_24gb_7b",
         sign=wider_than_the_file,
         broken=frozen_weights_in_fp32,
@@ -259,9 +291,17 @@ CASES = (
         name="autocast-not-half",
         branch=("out of memory", "in a training step"),
         symptom=N_("Autocast is on, and the memory has not halved"),
-        words=N_("AMP memory not reduced; fp16=True no saving; bf16=True same memory; mixed precision does not halve; peak did not shrink"),
-        cause=N_("autocast leaves weights, gradients and optimizer state in FP32, and adds 16-bit copies of the weights; only activations shrink"),
-        change=N_("16-bit weights (pure BF16, or LoRA on a BF16 base), or 8-bit Adam; see which account is large first"),
+        words=N_(
+            "AMP memory not reduced; fp16=True no saving; bf16=True same memory; mixed precision does not halve; "
+            "peak did not shrink"
+        ),
+        cause=N_(
+            "autocast leaves weights, gradients and optimizer state in FP32, and adds 16-bit copies of the weights; "
+            "only activations shrink"
+        ),
+        change=N_(
+            "16-bit weights (pure BF16, or LoRA on a BF16 base), or 8-bit Adam; see which account is large first"
+        ),
         surer=N_("bytes a parameter: 16 stay under autocast, 8 in pure BF16"),
         unit="02_mixed_precision",
         sign=autocast_leaves_what_stays,

@@ -41,7 +41,10 @@ def with_a_graph(reading: Reading) -> str | None:
         return None
     if any(each.at >= last.at for each in reading.backwards):
         return None
-    return _("it died in a pass that autograd took notes of (model.training is {training}), and no backward pass came; {kept} were kept for one").format(
+    return _(
+        "it died in a pass that autograd took notes of (model.training is {training}), and no backward pass came; "
+        "{kept} were kept for one"
+    ).format(
         training=last.training, kept=format_bytes(total(_since(reading, last)), "MiB")
     )  # fmt: skip
 
@@ -69,7 +72,9 @@ def collected(reading: Reading) -> str | None:
     kept = _kept_by_evaluation(reading, last)
     if reading.share(kept) < 0.2:
         return None
-    return _("{share:.0%} of what was alive had been made by earlier evaluation batches: {count} pieces such as {shape}").format(
+    return _(
+        "{share:.0%} of what was alive had been made by earlier evaluation batches: {count} pieces such as {shape}"
+    ).format(
         share=reading.share(kept), count=len(kept), shape=list(max(kept).shape)
     )  # fmt: skip
 
@@ -118,7 +123,10 @@ CASES = (
         branch=("out of memory", "in evaluation"),
         symptom=N_("Out of memory during validation, although training was fine"),
         words=N_("validation OOM; evaluation loop; forgot no_grad; model.eval() is not enough; eval loss summed"),
-        cause=N_("without no_grad every evaluation batch keeps its activations for a backward pass that never comes; eval() does not change that"),
+        cause=N_(
+            "without no_grad every evaluation batch keeps its activations for a backward pass that never comes; "
+            "eval() does not change that"
+        ),
         change=N_("run evaluation under torch.no_grad() or torch.inference_mode()"),
         surer=N_("print loss.requires_grad in the evaluation loop: it must be False"),
         unit="06_troubleshooting",
@@ -132,9 +140,15 @@ CASES = (
         name="collected-logits",
         branch=("out of memory", "in evaluation"),
         symptom=N_("Evaluation starts well and runs out of memory after some batches; a metric was added"),
-        words=N_("compute_metrics OOM; predictions gathered; all logits concatenated; preprocess_logits_for_metrics; eval_accumulation_steps"),
+        words=N_(
+            "compute_metrics OOM; predictions gathered; all logits concatenated; preprocess_logits_for_metrics; "
+            "eval_accumulation_steps"
+        ),
         cause=N_("the logits of all batches are collected on the card until the metric is computed"),
-        change=N_("reduce each batch to what the metric needs before keeping it: argmax, or a running sum (in the Trainer preprocess_logits_for_metrics)"),
+        change=N_(
+            "reduce each batch to what the metric needs before keeping it: argmax, or a running sum (in the Trainer "
+            "preprocess_logits_for_metrics)"
+        ),
         surer=N_("memory_allocated() after each evaluation batch: it rises by batch × length × vocabulary × bytes"),
         unit="06_troubleshooting",
         sign=collected,
@@ -145,9 +159,15 @@ CASES = (
     Case(
         name="evaluation-batch",
         branch=("out of memory", "in evaluation"),
-        symptom=N_("Out of memory at the first evaluation batch, with no_grad in place"),
-        words=N_("per_device_eval_batch_size; default evaluation batch 8; eval OOM immediately; auto_find_batch_size lowers the wrong batch"),
-        cause=N_("the evaluation batch is larger than the training batch, and its logits alone are larger than a whole training step"),
+        symptom=N_("Out of memory at the very first batch of an evaluation"),
+        words=N_(
+            "per_device_eval_batch_size; default evaluation batch 8; eval OOM immediately; auto_find_batch_size "
+            "lowers the wrong batch"
+        ),
+        cause=N_(
+            "the evaluation batch is larger than the training batch, and its logits alone are larger than a whole "
+            "training step"
+        ),
         change=N_("set the evaluation batch to the training batch or below"),
         surer=N_("batch × length × vocabulary × 4 bytes, for both loops"),
         unit="06_troubleshooting",

@@ -45,7 +45,10 @@ def keeps_more_each_step(reading: Reading) -> str | None:
     left = _left_by_passes(reading, trained[:-2])
     if len(grown) < 3 or min(grown) <= 0 or reading.share(left) < 0.2:
         return None
-    return _("{growth} more are alive at the beginning of each step; of what was alive at the end, {share:.0%} was made by steps long over").format(
+    return _(
+        "{growth} more are alive at the beginning of each step; of what was alive at the end, {share:.0%} was made "
+        "by steps long over"
+    ).format(
         growth=format_bytes(min(grown), "MiB"), share=reading.share(left)
     )  # fmt: skip
 
@@ -104,17 +107,18 @@ def _one_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) 
 
 
 def holds_the_last_step() -> None:
-    model = gpt(layers=1)
+    model, curve = gpt(layers=1), []
     optimizer = sgd(model)
     for batch in batches(3):
-        loss, logits = _one_step(model, optimizer, batch)
+        loss, logits = _one_step(model, optimizer, batch)  # the last ones live until these are there
+        curve.append(loss.item())
 
 
 def lets_go_of_the_last_step() -> None:
-    model = gpt(layers=1)
+    model, curve = gpt(layers=1), []
     optimizer = sgd(model)
     for batch in batches(3):
-        loss = _one_step(model, optimizer, batch)[0].item()
+        curve.append(_one_step(model, optimizer, batch)[0].item())
 
 
 def still_holds_the_last_step(reading: Reading) -> str | None:
@@ -163,7 +167,9 @@ def inside_the_handler(reading: Reading) -> str | None:
     last = reading.last_pass
     if not reading.death or not last or "OutOfMemory" not in last.handling:
         return None
-    return _("the pass that died began while {error} was being handled; {held} of the failed step were still alive then").format(
+    return _(
+        "the pass that died began while {error} was being handled; {held} of the failed step were still alive then"
+    ).format(
         error=last.handling, held=format_bytes(total(reading.before(last.at)), "MiB")
     )  # fmt: skip
 
@@ -233,7 +239,10 @@ CASES = (
         name="kept-outputs",
         branch=("out of memory", "in a training step"),
         symptom=N_("Memory grows with every training step until none is left"),
-        words=N_("memory leak; memory grows; increasing memory usage; losses.append(loss); list of outputs; total_loss += loss"),
+        words=N_(
+            "memory leak; memory grows; increasing memory usage; losses.append(loss); list of outputs; total_loss += "
+            "loss"
+        ),
         cause=N_("a list, a sum or a logger holds tensors of every step, and each tensor holds its graph"),
         change=N_("keep loss.item() or loss.detach(), never the tensor that came out of the model"),
         surer=N_("torch.cuda.memory_allocated() at the beginning of each step: it rises by the same amount each time"),
@@ -247,9 +256,14 @@ CASES = (
         name="state-not-detached",
         branch=("an error", "in the backward pass"),
         symptom=N_("Trying to backward through the graph a second time"),
-        words=N_("retain_graph=True; hidden state; RNN; detach; saved intermediate values freed; memory and time grow with retain_graph"),
+        words=N_(
+            "retain_graph=True; hidden state; RNN; detach; saved intermediate values freed; memory and time grow "
+            "with retain_graph"
+        ),
         cause=N_("a state that is carried from step to step brings its graph along, and that graph was freed"),
-        change=N_("state = state.detach() before the next step; retain_graph=True hides the error, and memory grows instead"),
+        change=N_(
+            "state = state.detach() before the next step; retain_graph=True hides the error, and memory grows instead"
+        ),
         surer=N_("print state.grad_fn at the beginning of a step: it must be None"),
         unit="06_troubleshooting",
         sign=goes_back_too_far,
@@ -276,7 +290,10 @@ CASES = (
         name="caught-exception",
         branch=("out of memory", "in a training step"),
         symptom=N_("After an out-of-memory error was caught, even a smaller batch does not fit"),
-        words=N_("memory not freed after OOM; retry with a smaller batch fails; except RuntimeError; empty_cache does not help; notebook"),
+        words=N_(
+            "memory not freed after OOM; retry with a smaller batch fails; except RuntimeError; empty_cache does not "
+            "help; notebook"
+        ),
         cause=N_("inside the except block the exception's traceback keeps every tensor of the failed step alive"),
         change=N_("leave the except block first, then try again; in a notebook clear the last traceback or restart"),
         surer=N_("memory_allocated() inside the except block and after it"),
@@ -291,7 +308,10 @@ CASES = (
         name="old-models",
         branch=("out of memory", "in a training step"),
         symptom=N_("The second or third run in the same process runs out of memory; each alone would fit"),
-        words=N_("hyperparameter search; notebook cell run again; memory grows per run; sweep; trainer kept; cross-validation folds"),
+        words=N_(
+            "hyperparameter search; notebook cell run again; memory grows per run; sweep; trainer kept; "
+            "cross-validation folds"
+        ),
         cause=N_("earlier models, their gradients and Adam's state are still referenced"),
         change=N_("keep results, not models: del model, optimizer before the next run, or a process for each"),
         surer=N_("memory_allocated() before each run: it rises by weights, gradients and state of one model"),

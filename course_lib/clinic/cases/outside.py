@@ -1,8 +1,8 @@
 """What no loop on a processor can have: the readings are figures that somebody published, or a card described."""
 
 import importlib.util
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from course_lib.clinic.case import Case
 from course_lib.clinic.reading import Counters, Reading
@@ -23,9 +23,8 @@ def impossible_request(reading: Reading) -> str | None:
 
 def fragmented(reading: Reading) -> str | None:
     seen = reading.counters
-    if not seen or impossible_request(reading) or None in (seen.tried, seen.allocated, seen.reserved):
+    if not seen or impossible_request(reading) or seen.tried is None or seen.allocated is None or seen.reserved is None:
         return None
-    assert seen.tried is not None and seen.allocated is not None and seen.reserved is not None
     unused = seen.reserved - seen.allocated
     if unused < 1.1 * seen.tried or unused < (seen.elsewhere or 0):
         return None
@@ -103,21 +102,30 @@ CASES = (
         name="fragmentation",
         branch=("out of memory", "the message's figures"),
         symptom=N_("Out of memory, although much is reserved and not allocated"),
-        words=N_("reserved but unallocated; fragmentation; PYTORCH_CUDA_ALLOC_CONF; max_split_size_mb; expandable_segments; empty_cache"),
+        words=N_(
+            "reserved but unallocated; fragmentation; PYTORCH_CUDA_ALLOC_CONF; max_split_size_mb; "
+            "expandable_segments; empty_cache"
+        ),
         cause=N_("the allocator holds enough memory, but in pieces none of which is large enough"),
-        change=N_("PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before torch 2.9); the largest batch first"),
+        change=N_(
+            "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before torch 2.9); the largest "
+            "batch first"
+        ),
         surer=N_("reserved − allocated in the message against the size that was refused"),
         unit="06_troubleshooting",
         sign=fragmented,
-        # pytorch/pytorch#35901: 12,420 MB reserved when 1,062 MB were allocated; the request is the difference less a tenth
-        recorded=_recorded(Counters(tried=10_000 * MB, allocated=1062 * MB, reserved=12420 * MB)),
+        # pytorch/pytorch#35901 states the last two; that the request was as large as what was allocated is assumed
+        recorded=_recorded(Counters(tried=1062 * MB, allocated=1062 * MB, reserved=12420 * MB)),
         healed=Reading(counters=Counters(tried=None, allocated=1062 * MB, reserved=1200 * MB)),
     ),
     Case(
         name="elsewhere",
         branch=("out of memory", "the message's figures"),
         symptom=N_("Out of memory on a card that should be nearly empty"),
-        words=N_("memory used by another process; zombie process; nvidia-smi; another notebook's kernel; display; already in use"),
+        words=N_(
+            "memory used by another process; zombie process; nvidia-smi; another notebook's kernel; display; already "
+            "in use"
+        ),
         cause=N_("another process holds the card: most often the kernel of another notebook"),
         change=N_("nvidia-smi, find the process, shut that kernel down; or choose another card"),
         surer=N_("total − reserved − free in the message: more than the 1 GiB that a context may take"),
@@ -150,10 +158,15 @@ CASES = (
         name="spill",
         branch=("too slow", "since memory is full"),
         symptom=N_("No error, but ten times slower since the model grew a little"),
-        words=N_("shared GPU memory; Windows; WSL; sysmem fallback; system memory; suddenly very slow; nvidia-smi 100 %"),
+        words=N_(
+            "shared GPU memory; Windows; WSL; sysmem fallback; system memory; suddenly very slow; nvidia-smi 100 %"
+        ),
         cause=N_("the Windows driver moves what does not fit to host memory instead of failing"),
         change=N_("NVIDIA Control Panel, CUDA Sysmem Fallback Policy: Prefer No Sysmem Fallback; then make it fit"),
-        surer=N_("allocated more than the card has; a batch one smaller is many times faster; course gpu says whether this driver does it"),
+        surer=N_(
+            "allocated more than the card has; a batch one smaller is many times faster; course gpu says whether "
+            "this driver does it"
+        ),
         unit="06_troubleshooting",
         sign=beyond_the_card,
         # a card described after microsoft/WSL#10452, which states no bytes
@@ -164,15 +177,27 @@ CASES = (
         name="host-memory",
         branch=("out of memory", "not the card's"),
         symptom=N_("Killed, MemoryError or a restarted session: it is not the card"),
-        words=N_("Killed; exit code 137; SIGKILL; host RAM; Your session crashed after using all available RAM; Unable to allocate; DefaultCPUAllocator; can't allocate memory"),
-        cause=N_("host memory ended: predictions gathered in one array, a model loaded in FP32 on the host, data set copies in workers"),
-        change=N_("reduce predictions batch by batch; load in shards and in 16 bit (low_cpu_mem_usage); fewer loader workers"),
+        words=N_(
+            "Killed; exit code 137; SIGKILL; host RAM; Your session crashed after using all available RAM; Unable to "
+            "allocate; DefaultCPUAllocator; can't allocate memory"
+        ),
+        cause=N_(
+            "host memory ended: predictions gathered in one array, a model loaded in FP32 on the host, data set "
+            "copies in workers"
+        ),
+        change=N_(
+            "reduce predictions batch by batch; load in shards and in 16 bit (low_cpu_mem_usage); fewer loader "
+            "workers"
+        ),
         surer=N_("no CUDA in the message; dmesg says oom-kill; watch free -h while it loads"),
         unit="06_troubleshooting",
         sign=host_is_full,
         broken=gathers_every_prediction,
         mended=gathers_the_best_word,
         sure="certain",
-        messages=("Unable to allocate", "exit code 137", "DefaultCPUAllocator: can't allocate memory", "Your session crashed after using all available RAM"),
+        messages=(
+            "Unable to allocate", "exit code 137", "DefaultCPUAllocator: can't allocate memory",
+            "Your session crashed after using all available RAM",
+        ),
     ),
 )

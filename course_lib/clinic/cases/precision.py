@@ -1,13 +1,12 @@
 """NaN, or a loss that does not move, because of what 16 bits can hold; and a card that has no BF16."""
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from course_lib.accounts import Moment
 from course_lib.cards import FIRST_WITH_NATIVE_BF16, dotted, find_card
 from course_lib.clinic.case import Case
-from course_lib.clinic.patients import adamw, labels, mlp, scaler, sgd, vectors
+from course_lib.clinic.patients import labels, mlp, scaler, sgd, vectors
 from course_lib.clinic.reading import Reading
 from course_lib.i18n import N_, _
 
@@ -25,7 +24,7 @@ def _train_wide(dtype: torch.dtype) -> None:
     model, scaling = mlp(), scaler()
     optimizer = sgd(model, 1e-9)
     with torch.no_grad():
-        model[0].weight *= 1e5
+        model[0].get_parameter("weight").mul_(1e5)
     for x in vectors(3):
         with torch.autocast("cpu", dtype=dtype):
             loss = F.cross_entropy(model(x).float() / 1e5, labels(x))
@@ -43,7 +42,9 @@ def forward_leaves_fp16(reading: Reading) -> str | None:
     found = reading.nonfinite[:1]  # what follows the first is its consequence
     if not found or found[0].moment is not Moment.FORWARD or found[0].dtype != torch.float16:
         return None
-    return _("in the forward pass {operator} made an infinite FP16 number of finite ones; FP16 ends at {most:.0f}").format(
+    return _(
+        "in the forward pass {operator} made an infinite FP16 number of finite ones; FP16 ends at {most:.0f}"
+    ).format(
         operator=found[0].operator, most=torch.finfo(torch.float16).max
     )  # fmt: skip
 
@@ -107,7 +108,10 @@ def full_weights_with_autocast() -> None:
 def update_destroys_half_weights(reading: Reading) -> str | None:
     for number, update in enumerate(reading.updates, 1):
         if torch.float16 in update.weight_dtypes and update.finite and not update.finite_after:
-            return _("update {number} turned finite FP16 weights and gradients into inf or nan: Adam's eps, 1e-8, is 0 in FP16").format(
+            return _(
+                "update {number} turned finite FP16 weights and gradients into inf or nan: Adam's eps, 1e-8, is 0 in "
+                "FP16"
+            ).format(
                 number=number
             )  # fmt: skip
     return None
@@ -137,7 +141,9 @@ def updates_are_rounded_away(reading: Reading) -> str | None:
     moved = [each.moved for each in reading.updates if torch.bfloat16 in each.weight_dtypes]
     if not moved or max(moved) > 0.1:
         return None
-    return _("of the BF16 weights with a gradient, at most {share:.1%} changed in an update: the rest were rounded back").format(
+    return _(
+        "of the BF16 weights with a gradient, at most {share:.1%} changed in an update: the rest were rounded back"
+    ).format(
         share=max(moved)
     )  # fmt: skip
 
@@ -182,9 +188,15 @@ CASES = (
         name="fp16-overflow",
         branch=("wrong numbers", "loss is NaN"),
         symptom=N_("FP16 training: the loss becomes NaN"),
-        words=N_("loss nan fp16; gradient overflow underflow; inf; NaN after some steps; T5; GradScaler keeps halving; scale goes to 0"),
+        words=N_(
+            "loss nan fp16; gradient overflow underflow; inf; NaN after some steps; T5; GradScaler keeps halving; "
+            "scale goes to 0"
+        ),
         cause=N_("an activation leaves FP16's range, which ends at 65504; loss scaling cannot help a forward pass"),
-        change=N_("BF16; on an older card run that layer in FP32. Check also that the scaler is complete: scale, step, update"),
+        change=N_(
+            "BF16; on an older card run that layer in FP32. Check also that the scaler is complete: scale, step, "
+            "update"
+        ),
         surer=N_("the largest absolute output of each layer, by forward hooks: where does it pass 65504?"),
         unit="02_mixed_precision",
         sign=forward_leaves_fp16,
@@ -196,7 +208,10 @@ CASES = (
         name="fp16-underflow",
         branch=("wrong numbers", "loss does not fall"),
         symptom=N_("FP16 training: no error, no NaN, and the loss stands still"),
-        words=N_("loss does not decrease fp16; gradients zero; underflow; vanishing gradients; grad norm 0; forgot GradScaler"),
+        words=N_(
+            "loss does not decrease fp16; gradients zero; underflow; vanishing gradients; grad norm 0; forgot "
+            "GradScaler"
+        ),
         cause=N_("gradients below 6e-8 become 0 in FP16, and no scaler lifts them"),
         change=N_('torch.amp.GradScaler("cuda"): scale(loss).backward(), step(optimizer), update(); or BF16'),
         surer=N_("the share of gradient elements that are exactly 0, with and without autocast"),
@@ -223,7 +238,9 @@ CASES = (
         name="bf16-rounding",
         branch=("wrong numbers", "loss does not fall"),
         symptom=N_("Pure BF16 training stalls although gradients are fine"),
-        words=N_("bf16 weights do not change; loss plateaus bf16; update too small; stochastic rounding; low learning rate"),
+        words=N_(
+            "bf16 weights do not change; loss plateaus bf16; update too small; stochastic rounding; low learning rate"
+        ),
         cause=N_("an update smaller than half a BF16 step of its weight, about 1/512 of it, is rounded away"),
         change=N_("FP32 weights (autocast or master weights), stochastic rounding, or LoRA with FP32 adapters"),
         surer=N_("(weight != weight_before).float().mean() after a step"),
@@ -237,7 +254,10 @@ CASES = (
         name="bf16-old-card",
         branch=("too slow", "since 16 bit"),
         symptom=N_("BF16 on a T4 or V100 runs, and is slower than FP32"),
-        words=N_("bf16 T4; bfloat16 V100; is_bf16_supported True; Colab bf16 slow; Your setup doesn't support bf16/gpu; Turing"),
+        words=N_(
+            "bf16 T4; bfloat16 V100; is_bf16_supported True; Colab bf16 slow; Your setup doesn't support bf16/gpu; "
+            "Turing"
+        ),
         cause=N_("cards before Ampere emulate BF16; is_bf16_supported() answers True all the same"),
         change=N_("FP16 under autocast with a GradScaler; FP32 where there are no tensor cores"),
         surer=N_("course gpu, or torch.cuda.get_device_capability(): native BF16 begins at (8, 0)"),

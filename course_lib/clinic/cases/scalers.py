@@ -88,7 +88,10 @@ def clipped_before_unscale(reading: Reading) -> str | None:
         return None
     if max(lengths) > 1.02 * min(lengths) or min(lengths) < 1e-3:
         return None
-    return _("every update has a gradient of length {length:.2g}: the same {scaled:.2f} each time, divided by the scale {scale:.0f}").format(
+    return _(
+        "every update has a gradient of length {length:.2g}: the same {scaled:.2f} each time, divided by the scale "
+        "{scale:.0f}"
+    ).format(
         length=reading.updates[-1].norm, scaled=lengths[-1], scale=reading.updates[-1].scale
     )  # fmt: skip
 
@@ -121,10 +124,15 @@ CASES = (
         name="fp16-gradients",
         branch=("an error", "from a GradScaler"),
         symptom=N_("ValueError: Attempting to unscale FP16 gradients."),
-        words=N_("fp16=True with a model loaded in float16; LoRA adapters in half; modules_to_save; GradScaler ValueError"),
+        words=N_(
+            "fp16=True with a model loaded in float16; LoRA adapters in half; modules_to_save; GradScaler ValueError"
+        ),
         cause=N_("the weights that are trained are FP16; a scaler expects FP32 ones under autocast"),
-        change=N_("cast what is trained to FP32 (param.data = param.data.float()), leave frozen weights as they are; or load in FP32 or BF16"),
-        surer=N_("Counter(p.dtype for p in model.parameters() if p.requires_grad)"),
+        change=N_(
+            "cast what is trained to FP32 (param.data = param.data.float()), leave frozen weights as they are; or "
+            "load in FP32 or BF16"
+        ),
+        surer="Counter(p.dtype for p in model.parameters() if p.requires_grad)",
         unit="02_mixed_precision",
         sign=refuses_fp16_gradients,
         broken=fp16_weights_with_a_scaler,
@@ -136,7 +144,10 @@ CASES = (
         name="unscale-twice",
         branch=("an error", "from a GradScaler"),
         symptom=N_("RuntimeError: unscale_() has already been called on this optimizer since the last update()."),
-        words=N_("gradient clipping with GradScaler; unscale twice; accumulation with scaler; clip_grad_norm in Trainer and loop"),
+        words=N_(
+            "gradient clipping with GradScaler; unscale twice; accumulation with scaler; clip_grad_norm in Trainer "
+            "and loop"
+        ),
         cause=N_("unscale_() ran twice before update(): in the loop and in a library, or once for each micro-batch"),
         change=N_("call unscale_(optimizer) once for each update, right before clipping, after the last micro-batch"),
         surer=N_("count unscale_() between two update() calls"),
@@ -166,10 +177,20 @@ CASES = (
         name="no-inf-checks",
         branch=("an error", "from a GradScaler"),
         symptom=N_("AssertionError: No inf checks were recorded for this optimizer."),
-        words=N_("no gradients; all grads None; optimizer holds another model; model moved or wrapped after the optimizer was made; frozen parameters; notebook cell run again"),
-        cause=N_("no parameter of this optimizer has a gradient: it holds another model's, or the loss does not reach them"),
-        change=N_("make the optimizer after the model, from the parameters that are trained; do not comment the check out"),
-        surer=N_("[n for n, p in model.named_parameters() if p.grad is not None], and whether the optimizer holds the same objects"),
+        words=N_(
+            "no gradients; all grads None; optimizer holds another model; model moved or wrapped after the optimizer "
+            "was made; frozen parameters; notebook cell run again"
+        ),
+        cause=N_(
+            "no parameter of this optimizer has a gradient: it holds another model's, or the loss does not reach them"
+        ),
+        change=N_(
+            "make the optimizer after the model, from the parameters that are trained; do not comment the check out"
+        ),
+        surer=N_(
+            "[n for n, p in model.named_parameters() if p.grad is not None], and whether the optimizer holds the "
+            "same objects"
+        ),
         unit="02_mixed_precision",
         sign=nobody_has_a_gradient,
         broken=optimizer_of_another_model,
@@ -182,7 +203,9 @@ CASES = (
         branch=("wrong numbers", "loss does not fall"),
         symptom=N_("FP16 with gradient clipping hardly learns; without clipping it does"),
         words=N_("clip_grad_norm before unscale; grad norm huge 10000; clipping with GradScaler; learns very slowly"),
-        cause=N_("gradients were clipped while still multiplied by the scale, so after unscaling almost nothing is left"),
+        cause=N_(
+            "gradients were clipped while still multiplied by the scale, so after unscaling almost nothing is left"
+        ),
         change=N_("scaler.unscale_(optimizer) before clip_grad_norm_"),
         surer=N_("the norm that clip_grad_norm_ returns: thousands mean that it is scaled"),
         unit="02_mixed_precision",

@@ -66,7 +66,9 @@ def few_products_among_many(reading: Reading) -> str | None:
     others = sum(name not in (*_PRODUCTS, "_to_copy", *views) for name in names)
     if not products or others < 12 * products:
         return None
-    return _("a forward pass under autocast runs {products} matrix products, {casts} casts and {others} other operators").format(
+    return _(
+        "a forward pass under autocast runs {products} matrix products, {casts} casts and {others} other operators"
+    ).format(
         products=products, casts=casts, others=others
     )  # fmt: skip
 
@@ -104,10 +106,19 @@ CASES = (
         name="small-operators",
         branch=("too slow", "since 16 bit"),
         symptom=N_("Autocast makes training slower, not faster"),
-        words=N_("AMP slower than FP32; mixed precision slow; many small elementwise operators; kernel launch; casts; small batch"),
-        cause=N_("few large matrix products and many small operators: autocast adds casts, and each operator costs a launch"),
+        words=N_(
+            "AMP slower than FP32; mixed precision slow; many small elementwise operators; kernel launch; casts; "
+            "small batch"
+        ),
+        cause=N_(
+            "few large matrix products and many small operators: autocast adds casts, and each operator costs a "
+            "launch"
+        ),
         change=N_("fused norms and activations, torch.compile, or a larger batch; else leave that part in FP32"),
-        surer=N_("torch.profiler: time between kernels, and the share of aten::_to_copy; warm up and synchronise before timing"),
+        surer=N_(
+            "torch.profiler: time between kernels, and the share of aten::_to_copy; warm up and synchronise before "
+            "timing"
+        ),
         unit="02_mixed_precision",
         sign=few_products_among_many,
         broken=many_small_operators,
@@ -117,7 +128,10 @@ CASES = (
         name="mixed-types",
         branch=("an error", "in the forward pass"),
         symptom=N_("RuntimeError: mat1 and mat2 must have the same dtype"),
-        words=N_("expected scalar type Float but found Half; expected scalar type BFloat16 but found Float; input type and weight type should be the same; dtype mismatch"),
+        words=N_(
+            "expected scalar type Float but found Half; expected scalar type BFloat16 but found Float; input type "
+            "and weight type should be the same; dtype mismatch"
+        ),
         cause=N_("weights of one type are fed with activations of another, outside autocast"),
         change=N_("run the forward pass under torch.autocast, or cast the input where the layer begins"),
         surer=N_("print(x.dtype, layer.weight.dtype) at the line that the traceback names"),

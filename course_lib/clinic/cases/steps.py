@@ -31,7 +31,10 @@ def updates_with_a_small_state() -> None:
 def at_the_update(reading: Reading) -> str | None:
     if not reading.death or reading.death.moment is not Moment.OPTIMIZER_STEP:
         return None
-    return _("memory ended inside optimizer.step(); of what was alive, optimizer state had {state}, temporaries {temporary}").format(
+    return _(
+        "memory ended inside optimizer.step(); of what was alive, optimizer state had {state}, temporaries "
+        "{temporary}"
+    ).format(
         state=format_bytes(reading.took(Account.OPTIMIZER), "MiB"),
         temporary=format_bytes(reading.took(Account.TEMPORARY), "MiB"),
     )  # fmt: skip
@@ -107,8 +110,13 @@ CASES = (
         branch=("out of memory", "in a training step"),
         symptom=N_("Out of memory at optimizer.step(), while forward and backward passed"),
         words=N_("optimizer step OOM; out of memory in Adam; exp_avg_sq; foreach; first step dies after backward"),
-        cause=N_("Adam makes its two moments in the first step, and the foreach update adds a temporary as large as the weights"),
-        change=N_("8-bit or paged Adam, or Adafactor; fused=True removes the temporary; LoRA removes most of the state"),
+        cause=N_(
+            "Adam makes its two moments in the first step, and the foreach update adds a temporary as large as the "
+            "weights"
+        ),
+        change=N_(
+            "8-bit or paged Adam, or Adafactor; fused=True removes the temporary; LoRA removes most of the state"
+        ),
         surer=N_("the traceback ends in torch/optim; ledger.predict(...).peak_moment is optimizer_step"),
         unit="01_ledger",
         sign=at_the_update,
@@ -122,9 +130,14 @@ CASES = (
         branch=("out of memory", "in a training step"),
         symptom=N_("The first step passes, the second runs out of memory with the same batch"),
         words=N_("OOM at step 2; second iteration; smoke test of one step passed"),
-        cause=N_("Adam's state did not exist during the first forward and backward pass; from the second on they run on top of it"),
+        cause=N_(
+            "Adam's state did not exist during the first forward and backward pass; from the second on they run on "
+            "top of it"
+        ),
         change=N_("a smaller micro-batch, checkpointing, or 8-bit Adam; always try two steps"),
-        surer=N_("torch.cuda.memory_allocated() before step 1 and before step 2: the difference is the optimizer's state"),
+        surer=N_(
+            "torch.cuda.memory_allocated() before step 1 and before step 2: the difference is the optimizer's state"
+        ),
         unit="01_ledger",
         sign=at_the_second_step,
         broken=second_step_on_top_of_the_state,

@@ -1,12 +1,11 @@
 """Losses that are too large, NaN without any 16 bits, updates that are lost: mistakes in the loop and in the data."""
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from course_lib.accounts import Moment
 from course_lib.clinic.case import Case
-from course_lib.clinic.patients import Batch, adamw, batches, gpt, labels, loss_of, mlp, sgd, vectors
+from course_lib.clinic.patients import Batch, batches, gpt, labels, loss_of, mlp, sgd, vectors
 from course_lib.clinic.reading import Reading
 from course_lib.i18n import N_, _
 from course_lib.models import IGNORED, next_token_loss
@@ -39,7 +38,10 @@ def losses_add_up_to_n(reading: Reading) -> str | None:
     ]  # fmt: skip
     if not fitting or len(fitting) < len(reading.ratio):
         return None
-    return _("{count} backward passes before each update, and their losses add up to {ratio:.1f} times the mean loss; 1 is right").format(
+    return _(
+        "{count} backward passes before each update, and their losses add up to {ratio:.1f} times the mean loss; 1 "
+        "is right"
+    ).format(
         count=pieces[0], ratio=fitting[0]
     )  # fmt: skip
 
@@ -123,7 +125,9 @@ def mean_of_no_targets(reading: Reading) -> str | None:
     empty = [number for number, mean in enumerate(reading.means, 1) if mean.targets == 0]
     if not empty:
         return None
-    return _("cross-entropy number {number} had no target that counts: all were -100, and 0 / 0 is NaN in any type").format(
+    return _(
+        "cross-entropy number {number} had no target that counts: all were -100, and 0 / 0 is NaN in any type"
+    ).format(
         number=empty[0]
     )  # fmt: skip
 
@@ -157,7 +161,9 @@ def formula_left_its_domain(reading: Reading) -> str | None:
     ]  # fmt: skip
     if not found or found[0].largest > 1e15:  # an overflow, not a domain
         return None
-    return _("{operator} made an infinite or undefined FP32 number of finite ones, in the forward pass of step {step}").format(
+    return _(
+        "{operator} made an infinite or undefined FP32 number of finite ones, in the forward pass of step {step}"
+    ).format(
         operator=found[0].operator, step=found[0].update + 1
     )  # fmt: skip
 
@@ -198,7 +204,10 @@ CASES = (
         name="not-divided",
         branch=("wrong numbers", "loss is too large"),
         symptom=N_("With gradient accumulation the loss, or its gradient, is several times too large"),
-        words=N_("accumulation loss abnormally large; forgot to divide by accum_steps; gradient_accumulation_steps loss 8 times; grad norm too large"),
+        words=N_(
+            "accumulation loss abnormally large; forgot to divide by accum_steps; gradient_accumulation_steps loss 8 "
+            "times; grad norm too large"
+        ),
         cause=N_("each micro-batch's mean loss went into backward() undivided, so N of them give N times the gradient"),
         change=N_("loss / accum_steps; with unequal lengths the summed loss by all tokens of the window"),
         surer=N_("one big batch against N micro-batches on the same data: the ratio of the two gradients is N"),
@@ -226,10 +235,13 @@ CASES = (
         name="last-window",
         branch=("wrong numbers", "updates are missing"),
         symptom=N_("With accumulation there are fewer updates than expected, and the last batches teach nothing"),
-        words=N_("last batches ignored; dataset size not divisible by accumulation steps; leftover gradients; partial window"),
+        words=N_(
+            "last batches ignored; dataset size not divisible by accumulation steps; leftover gradients; partial "
+            "window"
+        ),
         cause=N_("the number of micro-batches is no multiple of accum_steps, and the rest never reaches an update"),
         change=N_("update after the last micro-batch, too, dividing by the number that the window really has"),
-        surer=N_("len(loader) % accum_steps"),
+        surer="len(loader) % accum_steps",
         unit="04_accumulation",
         sign=work_that_no_update_used,
         broken=drops_the_last_window,
@@ -240,7 +252,10 @@ CASES = (
         name="no-target",
         branch=("wrong numbers", "loss is NaN"),
         symptom=N_("The loss of some batches is NaN, in FP32 as well"),
-        words=N_("nan loss not precision; labels all -100; truncated answer; max_length; empty targets; train on responses only; eval loss nan"),
+        words=N_(
+            "nan loss not precision; labels all -100; truncated answer; max_length; empty targets; train on "
+            "responses only; eval loss nan"
+        ),
         cause=N_("every target of the batch is masked, so the mean is taken over nothing"),
         change=N_("leave such samples out, or truncate the prompt instead of the answer"),
         surer=N_("(labels != -100).sum() for each batch"),
@@ -256,7 +271,9 @@ CASES = (
         symptom=N_("NaN stays when everything is switched to FP32"),
         words=N_("log(0); division by zero; sqrt of zero gradient; NaN in FP32; own loss function; softmax then log"),
         cause=N_("a formula leaves its domain: the logarithm of a probability that rounded to 0, a division by 0"),
-        change=N_("log_softmax or cross_entropy in place of softmax and log; clamp or add a small number inside the root"),
+        change=N_(
+            "log_softmax or cross_entropy in place of softmax and log; clamp or add a small number inside the root"
+        ),
         surer=N_("torch.autograd.set_detect_anomaly(True), and the first tensor that is not finite"),
         unit="02_mixed_precision",
         sign=formula_left_its_domain,
@@ -268,7 +285,9 @@ CASES = (
         name="learning-rate",
         branch=("wrong numbers", "loss is too large"),
         symptom=N_("The loss explodes within a few steps, then is inf or NaN"),
-        words=N_("diverges; loss explodes; learning rate too high; gradient explosion; no warmup; nan after a few steps"),
+        words=N_(
+            "diverges; loss explodes; learning rate too high; gradient explosion; no warmup; nan after a few steps"
+        ),
         cause=N_("the learning rate is too high: each update overshoots further than the last"),
         change=N_("a tenth of the learning rate, warm-up, gradient clipping"),
         surer=N_("the losses before the NaN: they grow step by step; overflow comes out of the blue"),
