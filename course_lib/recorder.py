@@ -33,12 +33,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._pytree import tree_flatten_with_path, tree_iter
 
 from course_lib.accounts import Account, Moment
-from course_lib.i18n import _
+from course_lib.i18n import N_, _
 from course_lib.meter import Meter
 from course_lib.probe import device_of
 from course_lib.units import format_bytes, unit_for
 
-THE_REST = "the rest"  #: on a card: activations and temporaries together
+THE_REST = N_("the rest")  #: on a card: activations and temporaries together
 _Sample = TypeVar("_Sample")
 
 
@@ -78,11 +78,11 @@ class Death:
     def __str__(self) -> str:
         shapes = ", ".join(f"{name} {list(shape)}" for name, shape in self.batch_shapes.items())
         unit = unit_for(sum(self.bill_bytes.values()))
-        bill = ", ".join(f"{account} {format_bytes(size, unit)}" for account, size in self.bill_bytes.items())
+        bill = ", ".join(f"{_(account)} {format_bytes(size, unit)}" for account, size in self.bill_bytes.items())
         said = _(
             "step {step} ran out of memory in {moment} with batch {shapes}; live then: {bill}. Next change: {change}"
         )
-        return said.format(step=self.step, moment=self.moment, shapes=shapes, bill=bill, change=self.next_change)
+        return said.format(step=self.step, moment=_(self.moment), shapes=shapes, bill=bill, change=self.next_change)
 
 
 class Recorder:

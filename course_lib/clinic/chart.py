@@ -35,13 +35,13 @@ def _rows(reading: Reading) -> Iterable[tuple[str, str]]:
     yield _("other passes"), _sizes(others) + _modes(others)
     yield _("backward passes, updates"), f"{len(reading.backwards)}, {len(reading.updates)}"
     yield _("losses given to backward()"), _series(each.value for each in reading.backwards)
-    yield _("gradients found before backward()"), _series(each.found for each in reading.backwards)
+    yield _("gradients found before backward()"), _series(each.found for each in reading.backwards if not math.isnan(each.found))
     yield from _of_updates(reading)
     yield _("autocast"), ", ".join(sorted({str(each.autocast) for each in reading.passes if each.autocast}))
     yield _("scaler calls"), " · ".join(reading.scaler_calls[:8])
     yield _("targets of each cross-entropy"), _series((each.targets for each in reading.means), "{:.0f}")
     yield _("first number that is not finite"), "".join(
-        f"{each.operator} ({each.dtype}, {each.moment}, {_('step')} {each.update + 1})"
+        f"{each.operator} ({each.dtype}, {_(each.moment)}, {_('step')} {each.update + 1})"
         for each in reading.nonfinite[:1]
     )
     yield _("layers computed again at once"), ", ".join(
@@ -74,8 +74,8 @@ def _of_memory(reading: Reading) -> Iterable[tuple[str, str]]:
     if reading.death:
         bill = {account: reading.took(account) for account in ACCOUNTS}
         unit = unit_for(sum(bill.values()))
-        yield _("died in"), f"{reading.death.moment}, {_('step')} {reading.death.update + 1}"
-        yield _("bill then"), ", ".join(f"{account} {format_bytes(size, unit)}" for account, size in bill.items())
+        yield _("died in"), f"{_(reading.death.moment)}, {_('step')} {reading.death.update + 1}"
+        yield _("bill then"), ", ".join(f"{_(account)} {format_bytes(size, unit)}" for account, size in bill.items())
         pieces = sorted(reading.at_death, key=lambda each: -each.size_bytes)[:3]
         yield _("largest pieces then"), ", ".join(f"{list(each.shape)} {each.dtype}" for each in pieces)
     if reading.counters:
@@ -99,6 +99,4 @@ def _modes(passes: list[Pass]) -> str:
 
 def _series(values: Iterable[float], form: str = "{:.3g}") -> str:
     known = list(values)
-    if not any(not math.isnan(each) for each in known) and not known:
-        return ""
     return ", ".join(form.format(each) for each in known[:10]) + (" …" if len(known) > 10 else "")

@@ -83,9 +83,10 @@ def diagnose(reading: Reading) -> Opinion:
     return Opinion(reading, tuple(Diagnosis(case, evidence) for case, evidence in found if evidence))
 
 
+#: Certain: the sign has no other cause. Likely: it is inferred from sizes and order.
 SURE = {
-    "certain": N_("certain: the sign has no other cause"),
-    "likely": N_("likely: inferred from sizes and order, see what to look at"),
+    "certain": N_("certain"),
+    "likely": N_("likely"),
 }
 
 

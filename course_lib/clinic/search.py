@@ -99,14 +99,13 @@ def search_box(first: str = "") -> None:
 
 
 def _head() -> tuple[str, ...]:
-    return _("what you see"), _("cause"), _("next change"), _("how sure, and what to look at"), _("case, explained in")
+    return _("what you see"), _("cause, and the next change"), _("how sure, and what to look at"), _("case, lesson")
 
 
 def _row(case: Case) -> tuple[str, ...]:
-    first, second = (_(each) for each in case.branch)
     return (
-        f"{_(case.symptom)} ({first}, {second})", _(case.cause), _(case.change),
-        f"{_(SURE[case.sure])}. {_(case.surer)}", f"{case.name}, {case.unit}",
+        _(case.symptom), f"{_(case.cause)} → {_(case.change)}", f"{_(SURE[case.sure])}: {_(case.surer)}",
+        f"{case.name}, {case.unit[:2]}",
     )  # fmt: skip
 
 

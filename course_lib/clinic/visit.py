@@ -54,8 +54,8 @@ def _body(loop: Loop) -> list[str]:
     return inspect.getsource(loop).splitlines()[1:]
 
 
-def _helpers(loop: Loop) -> list[FunctionType]:
-    """Functions of the loop's own module that it calls."""
+def _helpers(loop: Loop) -> list[FunctionType | type]:
+    """Functions and classes of the loop's own module that it uses."""
     assert isinstance(loop, FunctionType)
     found = [loop.__globals__.get(name) for name in loop.__code__.co_names]
-    return [each for each in found if isinstance(each, FunctionType) and each.__module__ == loop.__module__]
+    return [each for each in found if isinstance(each, FunctionType | type) and each.__module__ == loop.__module__]

@@ -92,6 +92,9 @@ class Watch(Meter):
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         super().__exit__(kind, error, traceback)
+        if error is not None and self._moment is Moment.FORWARD:
+            for _reference, each in self._alive.values():  # no backward pass came to say what they were for
+                each.account = each.account or Account.ACTIVATIONS
         self._stack.close()
         self._finish()
         if error is not None:

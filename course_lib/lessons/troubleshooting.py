@@ -120,4 +120,4 @@ def _judge(letter: str, answer: Any, causes: dict[str, str]) -> str:
     cause = _("that is not the name of a case; the table above has them, and {name!r}").format(name=CANNOT_TELL)
     expect(answer, truth, _("case {letter}").format(letter=letter), causes=causes,
            cause=cause if unknown else _("its sign is not on the chart"), shown=_("another name"))  # fmt: skip
-    return str(opinion)
+    return opinion.found[0].evidence if opinion.found else opinion.missing

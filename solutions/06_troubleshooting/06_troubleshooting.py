@@ -111,6 +111,8 @@ settle("troubleshooting.checkpointing_saves_gib", saved["checkpointing"], unit="
 # 下面的循环训练得好好的，接着做验证。运行之前先想一想：`model.eval()` 也写了，里面没有哪样东西看着很大。会发生什么？为什么？
 
 # %%
+import torch
+
 from course_lib.clinic import Chart, Watch
 from course_lib.clinic.patients import batches, gpt, loss_of, sgd
 from course_lib.units import MIB
@@ -352,14 +354,14 @@ print(f"\nhealthy scaler: {len(readings['healthy scaler'].updates)} updates of 8
 #
 # ## Deeper: what no loop on a processor shows
 #
-# Fragmentation, another process, a driver that spills to host memory: for these the clinic has figures from public reports. Four of them decide, all in the message: what was *tried*, *allocated*, *reserved*, and what of the card is neither reserved nor free.
+# Fragmentation, another process, a driver that spills to host memory: for these the clinic has figures from public reports. (Two are filled in: how much was refused in the first, and the bytes of the last, which its report describes in words.) Four figures of the message decide: what was *tried*, *allocated*, *reserved*, and what of the card is neither reserved nor free.
 
 # %% [markdown] lang="zh"
 # 只有第一个是 FP16 前向上溢，也只有它换 BF16 就好。健康的那个是在*反向*里上溢的，scaler 等的就是这个：跳过更新，减半，继续。
 #
 # ## 深入：处理器上演不出来的
 #
-# 碎片、别的进程、驱动把显存挪到内存：这几样，诊所用的是公开报告里的数字。起作用的是报错里的四个数：*想分配*多少、*已分配*多少、*已预留*多少，还有卡上既没预留也不空闲的有多少。
+# 碎片、别的进程、驱动把显存挪到内存：这几样，诊所用的是公开报告里的数字。（有两处是补上的：第一个病例没要到多少；最后一个的报告只有文字描述，字节数是设想的。）起作用的是报错里的四个数：*想分配*多少、*已分配*多少、*已预留*多少，还有卡上既没预留也不空闲的有多少。
 
 # %%
 for name in ("fragmentation", "elsewhere", "impossible-request", "spill"):

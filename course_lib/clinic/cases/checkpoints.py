@@ -219,8 +219,8 @@ CASES = (
         branch=("out of memory", "although checkpointing is on"),
         symptom=N_("Checkpointing was switched on, and the peak is what it was without"),
         words=N_(
-            "gradient_checkpointing_enable no effect; saves nothing; peak did not shrink; model.eval() before "
-            "training; out of memory after the first validation"
+            "gradient_checkpointing=True, and memory is the same; gradient_checkpointing_enable has no effect; "
+            "saves nothing; peak did not shrink; model.eval() before training; out of memory after the first validation"
         ),
         cause=N_(
             "layers checkpoint in training mode alone, and the model is in eval mode: an evaluation left it there"
