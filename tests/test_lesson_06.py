@@ -74,7 +74,7 @@ WRONG: list[tuple[str, Any, str]] = [
 def test_wrong_answers_hear_why_and_not_the_name(letter: str, answer: Any, message: str) -> None:
     with pytest.raises(Unsolved, match=message) as raised:
         check(f"troubleshooting.blind_{letter}", answer)
-    assert RIGHT[letter] not in str(raised.value) or letter == "e" and answer == "flu" or letter == "d"
+    assert RIGHT[letter] not in str(raised.value)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

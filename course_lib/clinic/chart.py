@@ -35,7 +35,8 @@ def _rows(reading: Reading) -> Iterable[tuple[str, str]]:
     yield _("other passes"), _sizes(others) + _modes(others)
     yield _("backward passes, updates"), f"{len(reading.backwards)}, {len(reading.updates)}"
     yield _("losses given to backward()"), _series(each.value for each in reading.backwards)
-    yield _("gradients found before backward()"), _series(each.found for each in reading.backwards if not math.isnan(each.found))
+    found = [each.found for each in reading.backwards if not math.isnan(each.found)]
+    yield _("gradients found before backward()"), _series(found)
     yield from _of_updates(reading)
     yield _("autocast"), ", ".join(sorted({str(each.autocast) for each in reading.passes if each.autocast}))
     yield _("scaler calls"), " · ".join(reading.scaler_calls[:8])

@@ -309,8 +309,8 @@ CASES = (
         branch=("out of memory", "in a training step"),
         symptom=N_("The second or third run in the same process runs out of memory; each alone would fit"),
         words=N_(
-            "hyperparameter search; re-running the notebook cell in Jupyter; the second time; memory grows per run; sweep; "
-            "trainer kept; cross-validation folds"
+            "hyperparameter search; re-running the notebook cell in Jupyter; the second time; memory grows per run; "
+            "sweep; trainer kept; cross-validation folds"
         ),
         cause=N_("earlier models, their gradients and Adam's state are still referenced"),
         change=N_("keep results, not models: del model, optimizer before the next run, or a process for each"),
