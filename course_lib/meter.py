@@ -108,12 +108,12 @@ class Meter(TorchDispatchMode):
         self._operators.append((self._moment, func.overloadpacket.__name__))
         here = len(self._operators) - 1
         fresh = func is torch.ops.aten.lift_fresh.default  # torch.tensor(...) hands over what it has just filled
-        for tensor in _tensors((args, kwargs)):  # the batch, and whatever else was there before us
+        for tensor in tensors_in((args, kwargs)):  # the batch, and whatever else was there before us
             self._count(tensor, here if fresh else _RESIDENT)
         out = func(*args, **(kwargs or {}))
         if self._kernel_scratch and (scratch_bytes := self._kernel_scratch(func, args)):
             self._allocations.append(_Allocation(scratch_bytes, here, here, Account.TEMPORARY))
-        for tensor in _tensors(out):
+        for tensor in tensors_in(out):
             self._count(tensor, here)
         return out
 
@@ -233,7 +233,7 @@ class Meter(TorchDispatchMode):
             self._settle(parameter, Account.OPTIMIZER)
         for state in getattr(self._optimizer, "state", {}).values():
             for name, value in state.items():
-                for tensor in _tensors(value):
+                for tensor in tensors_in(value):
                     self._settle(tensor, Account.OPTIMIZER)
                     off_card = (name == "step" and self._steps_on_host) or getattr(tensor, "is_paged", False)
                     if off_card and tensor.device.type == self._device_type:
@@ -261,15 +261,15 @@ def _teller(meter: "weakref.ref[Meter]", address: int) -> Callable[[Any], None]:
     return tell
 
 
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
     """The tensors in an operator's arguments or results; PyTorch's own pytree takes several times as long."""
     if isinstance(tree, torch.Tensor):
         yield tree
     elif isinstance(tree, list | tuple):
         for each in tree:
-            yield from _tensors(each)
+            yield from tensors_in(each)
     elif isinstance(tree, dict):
-        yield from _tensors(tuple(tree.values()))
+        yield from tensors_in(tuple(tree.values()))
 
 
 def _change(change: list[int]) -> Change:

@@ -59,8 +59,8 @@ def probe(model: nn.Module, optimizer: Any = None, *, everything: bool = False) 
     device = device_of(model)
     measured = Measured()
     with ExitStack() as stack:
-        stack.enter_context(_as_on_a_card(device))
-        meter = Meter(device, model, optimizer, _scratch(device))
+        stack.enter_context(as_on_a_card(device))
+        meter = Meter(device, model, optimizer, scratch_of(device))
         if everything:
             meter.count_residents(_alive_on(device))
         if device.type == "cuda":
@@ -86,7 +86,8 @@ def device_of(model: nn.Module) -> torch.device:
     return devices.pop()
 
 
-def _as_on_a_card(device: torch.device) -> AbstractContextManager[Any]:
+def as_on_a_card(device: torch.device) -> AbstractContextManager[Any]:
+    """On the meta device the kernels and the autocast of a card; elsewhere nothing."""
     if device.type != "meta":
         return ExitStack()
     from course_lib.dryrun import on_meta
@@ -94,7 +95,8 @@ def _as_on_a_card(device: torch.device) -> AbstractContextManager[Any]:
     return on_meta()
 
 
-def _scratch(device: torch.device) -> Any:
+def scratch_of(device: torch.device) -> Any:
+    """For the meter: what kernels that only pretend to run would take inside themselves; None where they run."""
     if device.type != "meta":
         return None
     from course_lib.dryrun.cuda_kernels import scratch_bytes

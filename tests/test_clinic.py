@@ -404,6 +404,28 @@ def test_the_recorder_says_step_batch_bill_and_next_change(whole: bool, tmp_path
     assert json.loads((tmp_path / "death.json").read_text())["step"] == 3
 
 
+def test_one_line_around_transformers_trainer(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4, vocab_size=256
+    )
+    model = transformers.LlamaForCausalLM(config)
+    data = [dict.fromkeys(("input_ids", "labels"), torch.ones(length).long()) for length in (256, 16)]
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), per_device_train_batch_size=2, report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True
+    )
+    trainer = transformers.Trainer(
+        model, arguments, train_dataset=data, data_collator=lambda rows: {k: v[None] for k, v in data[0].items()}
+    )
+    record = Recorder(trainer.model)
+    with pytest.raises(torch.OutOfMemoryError), Watch(card_bytes=2 * MIB), record.run():
+        trainer.train()
+    assert record.death is not None
+    assert record.death.batch_shapes["[input_ids]"] == (1, 256)
+    assert record.death.step == 1
+
+
 def test_the_recorder_knows_the_update_by_its_traceback() -> None:
     model = gpt(width=128)
     optimizer = adamw(model)

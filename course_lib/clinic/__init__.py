@@ -15,11 +15,12 @@ Around a loop of one's own::
 from course_lib.clinic.case import BRANCHES, Case
 from course_lib.clinic.chart import Chart
 from course_lib.clinic.diagnosis import Diagnosis, Opinion, all_cases, diagnose, find_case
+from course_lib.clinic.examine import examine
 from course_lib.clinic.reading import Reading
 from course_lib.clinic.search import Found, search, search_box, table_of_cases
 from course_lib.clinic.tree import draw_tree, tree_text
 from course_lib.clinic.visit import chart, opinion, visit, what_changes
-from course_lib.clinic.watch import Watch, examine
+from course_lib.clinic.watch import Watch
 
 __all__ = [
     "BRANCHES", "Case", "Chart", "Diagnosis", "Found", "Opinion", "Reading", "Watch", "all_cases", "chart", "diagnose",

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from course_lib.cards import Capability
+from course_lib.clinic.examine import examine
 from course_lib.clinic.reading import Reading
-from course_lib.clinic.watch import examine
 from course_lib.i18n import N_
 
 Loop = Callable[[], object]

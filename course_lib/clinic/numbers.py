@@ -9,7 +9,7 @@ from torch import Tensor
 
 from course_lib.accounts import Moment
 from course_lib.clinic.reading import Nonfinite, Update
-from course_lib.meter import _tensors
+from course_lib.meter import tensors_in
 
 #: Memory that nobody has written yet, and masks that are infinite on purpose.
 _NO_RESULT = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "full", "full_like",
@@ -20,9 +20,9 @@ def nonfinite(operator: str, args: Any, out: Any) -> Nonfinite | None:
     """Whether an operator made inf or nan of finite numbers; where and when is for the caller to fill in."""
     if operator in _NO_RESULT:
         return None
-    for made in _tensors(out):
+    for made in tensors_in(out):
         if made.is_floating_point() and not _finite(made):
-            given = [each for each in _tensors(args) if each.is_floating_point() and each.numel()]
+            given = [each for each in tensors_in(args) if each.is_floating_point() and each.numel()]
             # an operator that works in place has overwritten what it was given
             came = [each for each in given if each.data_ptr() != made.data_ptr()]
             if all(_finite(each) for each in came):

@@ -29,11 +29,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from course_lib.accounts import Account, Moment
 from course_lib.cards import Capability
+from course_lib.clinic.card import out_of_memory_text
 from course_lib.clinic.numbers import facts_of_update, largest_gradient, moved_share, nonfinite
+from course_lib.clinic.optimizers import Together
 from course_lib.clinic.reading import Backward, Death, Mean, Pass, Piece, Reading, Recomputed, Update
 from course_lib.meter import Meter
-from course_lib.probe import _as_on_a_card, _scratch
-from course_lib.units import MIB, round_to_block
+from course_lib.probe import as_on_a_card, scratch_of
+from course_lib.units import round_to_block
 
 _SCALER_METHODS = ("scale", "unscale_", "step", "update")
 
@@ -50,12 +52,12 @@ class Watch(Meter):
     def __init__(
         self, device: str = "cpu", card_bytes: int | None = None, capability: Capability | None = None
     ) -> None:
-        super().__init__(device, [], kernel_scratch=_scratch(torch.device(device)))
+        super().__init__(device, [], kernel_scratch=scratch_of(torch.device(device)))
         self.card_bytes = card_bytes
         self.reading = Reading(capability=capability)
         self._seen_models: list[weakref.ref[nn.Module]] = []
         self._seen_optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
-        self._optimizer = _Together(self._seen_optimizers)
+        self._optimizer = Together(self._seen_optimizers)
         self._looks: list[tuple[tuple[int, ...], torch.dtype, Moment]] = []  # beside _allocations
         self._trained: set[int] = set()  # places in _allocations of parameters that want a gradient
         self._live_bytes = 0
@@ -73,7 +75,7 @@ class Watch(Meter):
     # --- in and out ---------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(_as_on_a_card(torch.device(self._device_type)))
+        self._stack.enter_context(as_on_a_card(torch.device(self._device_type)))
         self._warned = self._stack.enter_context(warnings.catch_warnings(record=True))
         warnings.simplefilter("always")
         for hook in (
@@ -284,55 +286,6 @@ class Watch(Meter):
                         self._scale = scaler.get_scale()
 
         return noting
-
-
-class _Together:
-    """Several optimizers as the meter sees one."""
-
-    def __init__(self, optimizers: "list[weakref.ref[torch.optim.Optimizer]]") -> None:
-        self._optimizers = optimizers
-
-    @property
-    def state(self) -> dict[Any, Any]:
-        return {key: value for each in self._alive() for key, value in each.state.items()}
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return [group for each in self._alive() for group in each.param_groups]
-
-    def _alive(self) -> list[torch.optim.Optimizer]:
-        return [found for each in self._optimizers if (found := each()) is not None]
-
-
-def examine(
-    loop: Callable[[], Any],
-    *,
-    device: str = "cpu",
-    card_bytes: int | None = None,
-    capability: Capability | None = None,
-) -> Reading:
-    """Run a training loop under the probe, to its end or its death; arguments as in :class:`Watch`."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tensors are small: threads would wait for each other longer than they work
-    watch = Watch(device, card_bytes, capability)
-    try:
-        with watch:
-            loop()
-    except Exception:  # whatever a sick loop dies of is what we want to know; it is in the reading
-        pass
-    finally:
-        torch.set_num_threads(threads)
-    return watch.reading
-
-
-def out_of_memory_text(tried_bytes: int, total_bytes: int, live_bytes: int) -> str:
-    """The message of PyTorch's caching allocator (c10/cuda/CUDACachingAllocator.cpp), in MiB."""
-    free = total_bytes - live_bytes
-    return (
-        f"CUDA out of memory. Tried to allocate {tried_bytes / MIB:.2f} MiB. GPU 0 has a total capacity of "
-        f"{total_bytes / MIB:.2f} MiB of which {free / MIB:.2f} MiB is free. Of the allocated memory "
-        f"{live_bytes / MIB:.2f} MiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
-    )
 
 
 def _first_size(args: tuple[Any, ...]) -> tuple[int, int] | None:

@@ -3,18 +3,19 @@
 from course_lib.clinic.cases import (
     checkpoints,
     copies,
+    errors,
     evaluation,
     growth,
     outside,
     precision,
     scalers,
+    shapes,
     speed,
     steps,
     training,
 )
 
-CASES = tuple(
-    case
-    for module in (steps, growth, copies, checkpoints, evaluation, outside, scalers, speed, precision, training)
-    for case in module.CASES
-)
+_IN_ORDER = (
+    steps, growth, shapes, checkpoints, evaluation, copies, outside, scalers, errors, training, precision, speed,
+)  # fmt: skip
+CASES = tuple(case for module in _IN_ORDER for case in module.CASES)

@@ -11,7 +11,7 @@ from course_lib.clinic.case import Case
 from course_lib.clinic.patients import Adapter, batches, gpt, labels, loss_of, sgd, vectors
 from course_lib.clinic.reading import Reading
 from course_lib.i18n import N_, _
-from course_lib.models import GPT, Attention
+from course_lib.models import GPT
 from course_lib.units import MIB
 
 
@@ -143,46 +143,6 @@ def adapters_without_gradient(reading: Reading) -> str | None:
     )  # fmt: skip
 
 
-class Eager(Attention):
-    """Attention written out: it makes the scores of all pairs of positions."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        query, key, value = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2) for part in self.c_attn(x).split(width, dim=2)
-        )
-        scores = query @ key.transpose(2, 3) * (width // self.heads) ** -0.5  # [B, N, T, T]
-        scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), float("-inf"))
-        return self.c_proj((scores.softmax(-1) @ value).transpose(1, 2).reshape(batch, length, width))
-
-
-def attention_written_out() -> None:
-    model = Blockwise(gpt(length=256).config)
-    for block in model.blocks:
-        block.attn = Eager(model.config)
-    _train(model, batches(1, length=256))
-
-
-def attention_fused() -> None:
-    _train(Blockwise(gpt(length=256).config), batches(1, length=256))
-
-
-def square_of_the_length(reading: Reading) -> str | None:
-    last = reading.last_pass
-    if not reading.death or not last or last.length < 2:
-        return None
-    square = [
-        each for each in reading.at_death
-        if each.shape[-2:] == (last.length,) * 2
-        and (len(each.shape) == 4 or (len(each.shape) == 3 and each.shape[0] > last.rows))  # or [B N, T, T]
-    ]  # fmt: skip
-    if reading.share(square) < 0.3:
-        return None
-    return _("{share:.0%} of what was alive were {count} pieces with the square of the length, such as {shape}").format(
-        share=reading.share(square), count=len(square), shape=list(max(square).shape)
-    )
-
-
 def _train(model: nn.Module, data: list[Any], loss: Callable[[nn.Module, Any], Tensor] = loss_of) -> None:
     optimizer = sgd(model)
     for batch in data:
@@ -196,24 +156,6 @@ def _train_adapters(model: nn.Module) -> None:
 
 
 CASES = (
-    Case(
-        name="long-attention",
-        branch=("out of memory", "although checkpointing is on"),
-        symptom=N_("Checkpointing is on, and a long sequence still runs out of memory"),
-        words=N_(
-            "gradient checkpointing still OOM; sequence too long; one layer is too large; attention O(n^2); eager "
-            "attention"
-        ),
-        cause=N_("inside the one block that is computed again, attention builds the scores of all pairs of positions"),
-        change=N_('attn_implementation="sdpa" or FlashAttention; else shorter sequences, or a smaller batch'),
-        surer=N_("the tensor that was refused: a multiple of length × length × heads × bytes"),
-        unit="03_checkpointing",
-        sign=square_of_the_length,
-        broken=attention_written_out,
-        mended=attention_fused,
-        sure="certain",
-        card_bytes=12 * MIB,
-    ),
     Case(
         name="evaluation-mode",
         branch=("out of memory", "although checkpointing is on"),

@@ -9,7 +9,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from course_lib.accounts import Account
-from course_lib.cards import find_card
 from course_lib.clinic.case import Case
 from course_lib.clinic.patients import batches, gpt, labels, loss_of, mlp, sgd, vectors
 from course_lib.clinic.reading import Reading, total
@@ -157,42 +156,6 @@ def autocast_leaves_what_stays(reading: Reading) -> str | None:
     )  # fmt: skip
 
 
-def all_logits_at_once() -> None:
-    _head_of_an_8b(1)
-
-
-def logits_in_pieces() -> None:
-    _head_of_an_8b(16)
-
-
-def _head_of_an_8b(pieces: int) -> None:
-    """The last layer of Llama-3-8B and its loss, BF16, real size: 3 × 4096 tokens, 128,256 words; nothing else."""
-    head = nn.Linear(4096, 128256, bias=False, dtype=torch.bfloat16, device="meta").requires_grad_(False)
-    hidden = torch.empty(12288, 4096, dtype=torch.bfloat16, device="meta", requires_grad=True)  # [B T, H]
-    targets = torch.empty(12288, dtype=torch.long, device="meta")
-    for some, wanted in zip(hidden.chunk(pieces), targets.chunk(pieces), strict=True):
-        (F.cross_entropy(head(some).float(), wanted, reduction="sum") / 12288).backward()
-
-
-def logits_times_vocabulary(reading: Reading) -> str | None:
-    last = reading.last_pass
-    if not reading.death or not last or not last.grad or last.outputs < 1024:
-        return None
-    logits = [each for each in reading.at_death if each.shape[-1:] == (last.outputs,) and each.account not in _STAYS]
-    if reading.share(logits) < 0.5:
-        return None
-    return _(
-        "{share:.0%} of what was alive are {count} tensors as wide as the vocabulary, {outputs}; the largest has "
-        "{size}"
-    ).format(
-        share=reading.share(logits), count=len(logits), outputs=f"{last.outputs:,}",
-        size=format_bytes(max(logits).size_bytes, "GiB"),
-    )  # fmt: skip
-
-
-_STAYS = (Account.WEIGHTS, Account.GRADIENTS, Account.OPTIMIZER)
-
-
 def _train(model: nn.Sequential, rows: int = 32) -> None:
     optimizer = sgd(model)
     for x in vectors(3, rows):
@@ -202,31 +165,6 @@ def _train(model: nn.Sequential, rows: int = 32) -> None:
 
 
 CASES = (
-    Case(
-        name="logits",
-        branch=("out of memory", "in a training step"),
-        symptom=N_("A small model with a large vocabulary runs out of memory in the loss"),
-        words=N_(
-            "logits OOM; cross_entropy out of memory; vocabulary 128k 152k 256k; small model large memory; "
-            "logits.float()"
-        ),
-        cause=N_(
-            "the logits, tokens × vocabulary, are alive several times at once: in 16 bit, in FP32, as log-softmax, "
-            "as gradients"
-        ),
-        change=N_(
-            "a loss that never builds all logits: fused linear cross-entropy (Liger), or in chunks; else fewer "
-            "tokens at once"
-        ),
-        surer=N_("tokens × vocabulary × 4 bytes against what was refused; the ledger's line 'logits'"),
-        unit="01_ledger",
-        sign=logits_times_vocabulary,
-        broken=all_logits_at_once,
-        mended=logits_in_pieces,
-        sure="certain",
-        card_bytes=find_card("T4").usable_bytes,
-        device="meta",
-    ),
     Case(
         name="loaded-twice",
         branch=("out of memory", "at load, resume or save"),

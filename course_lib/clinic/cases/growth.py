@@ -53,50 +53,6 @@ def keeps_more_each_step(reading: Reading) -> str | None:
     )  # fmt: skip
 
 
-class Recurrent(nn.Module):
-    """Reads a chunk of a long text, and hands its state on to the next."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.embedding, self.cell, self.head = nn.Embedding(256, 64), nn.RNNCell(64, 64), nn.Linear(64, 256)
-
-    def forward(self, tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        outputs = []
-        for token in tokens.unbind(1):  # [B, T]
-            state = self.cell(self.embedding(token), state)
-            outputs.append(state)
-        return self.head(torch.stack(outputs, 1)), state
-
-
-def carries_its_graph_along() -> None:
-    model, state = Recurrent(), torch.zeros(4, 64)
-    optimizer = sgd(model)
-    for tokens, targets in batches(3, length=8):
-        logits, state = model(tokens, state)
-        next_token_loss(logits, targets).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def carries_the_state_alone() -> None:
-    model, state = Recurrent(), torch.zeros(4, 64)
-    optimizer = sgd(model)
-    for tokens, targets in batches(3, length=8):
-        logits, state = model(tokens, state.detach())
-        next_token_loss(logits, targets).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def goes_back_too_far(reading: Reading) -> str | None:
-    if "backward through the graph a second time" not in reading.message:
-        return None
-    return _("backward pass {number} reached into a graph whose tensors were freed in an earlier step").format(
-        number=len(reading.backwards)
-    )
-
-
 def _one_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> tuple[Tensor, Tensor]:
     logits = model(batch[0])
     loss = next_token_loss(logits, batch[1])
@@ -251,26 +207,6 @@ CASES = (
         broken=keeps_what_came_out,
         mended=keeps_numbers,
         card_bytes=7 * MIB // 2,
-    ),
-    Case(
-        name="state-not-detached",
-        branch=("an error", "in the backward pass"),
-        symptom=N_("Trying to backward through the graph a second time"),
-        words=N_(
-            "retain_graph=True; hidden state; RNN; detach; saved intermediate values freed; memory and time grow "
-            "with retain_graph"
-        ),
-        cause=N_("a state that is carried from step to step brings its graph along, and that graph was freed"),
-        change=N_(
-            "state = state.detach() before the next step; retain_graph=True hides the error, and memory grows instead"
-        ),
-        surer=N_("print state.grad_fn at the beginning of a step: it must be None"),
-        unit="06_troubleshooting",
-        sign=goes_back_too_far,
-        broken=carries_its_graph_along,
-        mended=carries_the_state_alone,
-        sure="certain",
-        messages=("Trying to backward through the graph a second time",),
     ),
     Case(
         name="held-one-step",

@@ -1,11 +1,11 @@
-"""Autocast that slows down, and types that do not go together."""
+"""Autocast that slows down."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from course_lib.clinic.case import Case
-from course_lib.clinic.patients import Adapter, labels, sgd, vectors
+from course_lib.clinic.patients import labels, sgd, vectors
 from course_lib.clinic.reading import Reading
 from course_lib.i18n import N_, _
 
@@ -73,34 +73,6 @@ def few_products_among_many(reading: Reading) -> str | None:
     )  # fmt: skip
 
 
-def bf16_layers_fed_with_fp32() -> None:
-    _train_adapter(cast=False)
-
-
-def bf16_layers_fed_with_bf16() -> None:
-    _train_adapter(cast=True)
-
-
-def _train_adapter(cast: bool) -> None:
-    adapter, head = Adapter(64), nn.Linear(64, 8).bfloat16()
-    model = nn.Sequential(adapter, head)
-    optimizer = sgd(model)
-    for x in vectors(2):
-        hidden = adapter(x)  # FP32, since the adapter is
-        F.cross_entropy(head(hidden.bfloat16() if cast else hidden).float(), labels(x)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def two_types_in_one_product(reading: Reading) -> str | None:
-    if reading.error != "RuntimeError" or "dtype" not in reading.message:
-        return None
-    dtypes = sorted({str(each.dtype).removeprefix("torch.") for each in reading.pieces if each.dtype.is_floating_point})
-    if len(dtypes) < 2:
-        return None
-    return _("an operator refused its inputs' types; the run holds tensors in {types}").format(types=", ".join(dtypes))
-
-
 CASES = (
     Case(
         name="small-operators",
@@ -123,23 +95,5 @@ CASES = (
         sign=few_products_among_many,
         broken=many_small_operators,
         mended=few_fused_operators,
-    ),
-    Case(
-        name="mixed-types",
-        branch=("an error", "in the forward pass"),
-        symptom=N_("RuntimeError: mat1 and mat2 must have the same dtype"),
-        words=N_(
-            "expected scalar type Float but found Half; expected scalar type BFloat16 but found Float; input type "
-            "and weight type should be the same; dtype mismatch"
-        ),
-        cause=N_("weights of one type are fed with activations of another, outside autocast"),
-        change=N_("run the forward pass under torch.autocast, or cast the input where the layer begins"),
-        surer=N_("print(x.dtype, layer.weight.dtype) at the line that the traceback names"),
-        unit="02_mixed_precision",
-        sign=two_types_in_one_product,
-        broken=bf16_layers_fed_with_fp32,
-        mended=bf16_layers_fed_with_bf16,
-        sure="certain",
-        messages=("mat1 and mat2 must have the same dtype", "expected scalar type", "should be the same"),
     ),
 )
