@@ -303,6 +303,15 @@ def test_a_card_refuses_what_it_has_no_room_for() -> None:
         _kept = torch.zeros(MIB // 2), torch.zeros(MIB // 2)
 
 
+def test_what_a_card_refuses_by_itself_is_noted_as_well() -> None:
+    case = find_case("kept-outputs")
+    assert case.broken is not None
+    with pytest.raises(torch.OutOfMemoryError), Watch(card_bytes=case.card_bytes), Watch() as inner:
+        case.broken()
+    assert inner.reading.death is not None
+    assert diagnose(inner.reading).names == ("kept-outputs",)
+
+
 # -- finding a case
 
 ARTICLE = {

@@ -101,7 +101,7 @@ class Death(NamedTuple):
     at: int
     update: int
     moment: Moment
-    tried_bytes: int
+    tried_bytes: int  #: what was refused; 0 where a real card refused it
     live_bytes: int
 
 

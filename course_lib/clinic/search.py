@@ -75,7 +75,9 @@ def search(question: str, most: int = 4) -> Found:
         ))  # fmt: skip
     ranked = sorted((name for name in scores if scores[name] > max(0.3 * best, 1.0)), key=lambda name: -scores[name])
     cases = [all_cases()[name] for name in ranked[:most]]
-    return Found(question, cases, "" if cases else _("Nothing by these words. Try others, or the table of all cases."))
+    if not cases:
+        return Found(question, cases, _("Nothing by these words. Try others, or the table of all cases."))
+    return Found(question, cases, _("{name}: {change}").format(name=cases[0].name, change=_(cases[0].change)))
 
 
 def table_of_cases() -> Found:
@@ -103,10 +105,8 @@ def _head() -> tuple[str, ...]:
 
 
 def _row(case: Case) -> tuple[str, ...]:
-    return (
-        _(case.symptom), f"{_(case.cause)} → {_(case.change)}", f"{_(SURE[case.sure])}: {_(case.surer)}",
-        f"{case.name}, {case.unit[:2]}",
-    )  # fmt: skip
+    sure = _("{sure}: {look}").format(sure=_(SURE[case.sure]), look=_(case.surer))
+    return _(case.symptom), f"{_(case.cause)} → {_(case.change)}", sure, f"{case.name}, {case.unit[:2]}"
 
 
 def _score(asked: str, name: str) -> float:

@@ -44,7 +44,7 @@ class Watch(Meter):
     """``with Watch() as watch: loop()``, then ``watch.reading``.
 
     Args:
-        device: where the loop's tensors are: ``cpu``, or ``meta`` for real sizes.
+        device: where the loop's tensors are: ``cpu``, ``cuda``, or ``meta`` for real sizes.
         card_bytes: how much memory there is.
         capability: of the card that the loop is meant for.
     """
@@ -123,7 +123,11 @@ class Watch(Meter):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         first = len(self._allocations)
-        out = super().__torch_dispatch__(func, types, args, kwargs)
+        try:
+            out = super().__torch_dispatch__(func, types, args, kwargs)
+        except torch.OutOfMemoryError:  # a card's own
+            self._note_death(0)
+            raise
         here, name = len(self._operators) - 1, func.overloadpacket.__name__
         while len(self._looks) < len(self._allocations):  # scratch, which no tensor holds
             self._looks.append(((), torch.uint8, self._moment))
@@ -131,15 +135,17 @@ class Watch(Meter):
             self._end_rerun()  # checkpoints detach what they compute again
         if self.card_bytes and self._live_bytes > self.card_bytes:
             tried = sum(round_to_block(each.size_bytes) for each in self._allocations[first:] if each.born == here)
-            self._notes["deaths"].append(
-                Death(here, len(self._updates), self._moment, tried, self._live_bytes)
-            )
+            self._note_death(tried)
             live = self._live_bytes - tried
             del out
             raise torch.OutOfMemoryError(out_of_memory_text(tried, self.card_bytes, live))
         if self._device_type != "meta":
             self._look_at_numbers(here, name, func, args, out)
         return out
+
+    def _note_death(self, tried_bytes: int) -> None:
+        here = len(self._operators) - 1
+        self._notes["deaths"].append(Death(here, len(self._updates), self._moment, tried_bytes, self._live_bytes))
 
     def _look_at_numbers(self, here: int, name: str, func: Any, args: Any, out: Any) -> None:
         if name == "nll_loss_forward":
