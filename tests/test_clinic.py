@@ -28,10 +28,10 @@ from course_lib.clinic import (
     what_changes,
 )
 from course_lib.clinic.patients import Adapter, adamw, batches, gpt, labels, loss_of, mlp, scaler, sgd, vectors
-from course_lib.clinic.reading import Counters
 from course_lib.errors import CourseError
 from course_lib.i18n import LANGUAGES, set_language
 from course_lib.models import next_token_loss
+from course_lib.oom import OomMessage
 from course_lib.probe import probe
 from course_lib.recorder import Recorder, longest_first
 from course_lib.units import GIB, MIB
@@ -245,11 +245,11 @@ def test_a_scaler_at_work_skips_and_goes_on() -> None:
 @pytest.mark.parametrize(
     "reading",
     [
-        Reading(error="OutOfMemoryError", message="CUDA out of memory.", counters=Counters(total=24 * GIB)),
+        Reading(error="OutOfMemoryError", message="CUDA out of memory.", counters=OomMessage(total_bytes=24 * GIB)),
         # ai-forever/ru-gpts#27: a genuine shortage, and the message does not say which account
         Reading(
             error="OutOfMemoryError", message="CUDA out of memory.",
-            counters=Counters(26 * MIB, int(14.76 * GIB), int(21.44 * MIB), int(13.25 * GIB), int(13.84 * GIB)),
+            counters=OomMessage(26 * MIB, int(14.76 * GIB), int(21.44 * MIB), int(13.25 * GIB), int(13.84 * GIB)),
         ),
         Reading(error="KeyError", message="'input_ids'"),
     ],
@@ -312,6 +312,16 @@ def test_what_a_card_refuses_by_itself_is_noted_as_well() -> None:
     assert diagnose(inner.reading).names == ("kept-outputs",)
 
 
+def test_a_cards_own_figures_are_read_from_its_message() -> None:
+    def refused() -> None:  # rshaojimmy/MADDoG#11
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 2.87 GiB (GPU 0; 14.76 GiB total capacity; 8.77 GiB already "
+            "allocated; 19.75 MiB free; 13.71 GiB reserved in total by PyTorch)"
+        )
+
+    assert diagnose(examine(refused)).names == ("fragmentation",)
+
+
 # -- finding a case
 
 ARTICLE = {
@@ -359,6 +369,9 @@ def test_a_bare_message_is_asked_when_and_a_traceback_says_it() -> None:
     ):
         assert name in search(f"{line}\n{BARE}").names[:2], line
     assert "Try others" in search("qwertz").note
+    fragmented = BARE.replace("2.00 GiB", "500.00 MiB").replace("20.00 GiB", "18.00 GiB").replace("1.04", "3.04")
+    assert search(fragmented).names == ["fragmentation"]
+    assert search(BARE.replace("20.00 GiB", "2.00 GiB")).names == ["elsewhere"]
 
 
 def test_the_tree_and_the_table_hold_every_case() -> None:

@@ -81,7 +81,8 @@ def _of_memory(reading: Reading) -> Iterable[tuple[str, str]]:
         yield _("largest pieces then"), ", ".join(f"{list(each.shape)} {each.dtype}" for each in pieces)
     if reading.counters:
         yield _("the card's figures"), ", ".join(
-            f"{name} {format_bytes(size)}" for name, size in reading.counters._asdict().items() if size is not None
+            f"{name.removesuffix('_bytes')} {format_bytes(size)}"
+            for name, size in reading.counters.figures.items() if size is not None
         )
 
 

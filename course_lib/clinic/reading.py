@@ -12,6 +12,7 @@ import torch
 
 from course_lib.accounts import Account, Moment
 from course_lib.cards import Capability
+from course_lib.oom import OomMessage
 from course_lib.trace import Trace
 
 
@@ -113,23 +114,6 @@ class Recomputed(NamedTuple):
     of: int  #: layers with parameters in the model
 
 
-class Counters(NamedTuple):
-    """A card's own figures, in bytes, as a message or ``nvidia-smi`` states them; None: it does not say."""
-
-    tried: int | None = None
-    total: int | None = None
-    free: int | None = None
-    allocated: int | None = None
-    reserved: int | None = None
-
-    @property
-    def elsewhere(self) -> int | None:
-        """In use on the card, and not by this process's PyTorch."""
-        if self.total is None or self.reserved is None or self.free is None:
-            return None
-        return self.total - self.reserved - self.free
-
-
 @dataclass
 class Reading:
     """Everything that was seen of one run."""
@@ -148,7 +132,7 @@ class Reading:
     error: str = ""  #: of what the loop ended with: its class
     message: str = ""  #: and its first line
     capability: Capability | None = None  #: of the card, where one is named
-    counters: Counters | None = None
+    counters: OomMessage | None = None  #: a card's own figures
     trace: Trace = Trace(())
 
     @property

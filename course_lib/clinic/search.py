@@ -13,6 +13,7 @@ from course_lib.clinic.case import BRANCHES, Case
 from course_lib.clinic.diagnosis import SURE, all_cases
 from course_lib.html_table import html_table
 from course_lib.i18n import LANGUAGES, _, in_language
+from course_lib.oom import Cause, explain
 
 _WEIGHTS = {"symptom": 3.0, "words": 2.0, "cause": 1.0, "name": 3.0}
 _OF_A_MESSAGE = 100.0  #: a known message outweighs any words
@@ -26,6 +27,12 @@ _BOILERPLATE = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|\bOOM\b|显存不足|爆显存", re.IGNORECASE)
+#: Where a message's own figures name the cause.
+_BY_FIGURES = {
+    Cause.IMPOSSIBLE_REQUEST: "impossible-request",
+    Cause.FRAGMENTATION: "fragmentation",
+    Cause.ELSEWHERE: "elsewhere",
+}
 _LEAST = 4.0  #: a score below this rests on words that half the cases have
 _IDLE = frozenset(re.findall(
     r"\w+", "a an the of in on at to is it and or my i with for by be not no but so as was has have than that this does"
@@ -64,20 +71,24 @@ def search(question: str, most: int = 4) -> Found:
         question: words in either language, or a message as it was printed, its traceback included.
         most: how many at most.
     """
-    asked = _BOILERPLATE.sub(" ", question)
+    told, asked = explain(question), _BOILERPLATE.sub(" ", question)
     scores = {name: _score(asked, name) for name in all_cases()}
-    best = max(scores.values())
-    if best < _LEAST and _OUT_OF_MEMORY.search(question):
+    by_figures = [all_cases()[_BY_FIGURES[told.cause]]] if told.cause in _BY_FIGURES else []
+    telling = max(scores.values()) >= _LEAST
+    if not telling and not by_figures and _OUT_OF_MEMORY.search(question):
         cases = [case for case in table_of_cases().cases if case.branch[0] == "out of memory"]
-        return Found(question, cases, _(
+        when = _(
             "That memory ended does not say why. When did it: in a training step, in evaluation, at loading? "
             "Take what fits from these, or add the traceback's last lines."
-        ))  # fmt: skip
-    ranked = sorted((name for name in scores if scores[name] > max(0.3 * best, 1.0)), key=lambda name: -scores[name])
-    cases = [all_cases()[name] for name in ranked[:most]]
+        )
+        return Found(question, cases, f"{told.explanation} {when}" if told.message.tried_bytes else when)
+    least = max(0.3 * max(scores.values()), _LEAST if by_figures else 1.0)
+    ranked = sorted((name for name in scores if scores[name] > least), key=lambda name: -scores[name])
+    cases = [*by_figures, *(all_cases()[name] for name in ranked if all_cases()[name] not in by_figures)][:most]
     if not cases:
         return Found(question, cases, _("Nothing by these words. Try others, or the table of all cases."))
-    return Found(question, cases, _("{name}: {change}").format(name=cases[0].name, change=_(cases[0].change)))
+    lead = _("{name}: {change}").format(name=cases[0].name, change=_(cases[0].change))
+    return Found(question, cases, f"{told.explanation} {lead}" if by_figures else lead)
 
 
 def table_of_cases() -> Found:

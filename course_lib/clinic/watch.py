@@ -34,6 +34,7 @@ from course_lib.clinic.numbers import facts_of_update, largest_gradient, moved_s
 from course_lib.clinic.optimizers import Together
 from course_lib.clinic.reading import Backward, Death, Mean, Pass, Piece, Reading, Recomputed, Update
 from course_lib.meter import Meter
+from course_lib.oom import read_messages
 from course_lib.probe import as_on_a_card, scratch_of
 from course_lib.units import round_to_block
 
@@ -102,6 +103,9 @@ class Watch(Meter):
         if error is not None:
             lines = str(error).splitlines()
             self.reading.error, self.reading.message = type(error).__name__, lines[0] if lines else ""
+            pretended = any(each.tried_bytes for each in self.reading.deaths[-1:])
+            if isinstance(error, torch.OutOfMemoryError) and not pretended:
+                self.reading.counters = next(iter(read_messages(str(error))), None)
 
     def _finish(self) -> None:
         reading = self.reading

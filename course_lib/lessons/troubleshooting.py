@@ -3,15 +3,18 @@
 from typing import Any
 
 from course_lib.clinic import Chart, Opinion, all_cases, diagnose, find_case
-from course_lib.clinic.reading import Counters, Reading
+from course_lib.clinic.reading import Reading
 from course_lib.errors import CourseError
 from course_lib.i18n import N_, _
+from course_lib.oom import OomMessage
 from course_lib.tasks import expect, task
 from course_lib.units import GIB
 
 CANNOT_TELL = "cannot-tell"
 #: Lightning-AI/litgpt#148: a 7B with adapters on a 24 GB card, one sequence at a time, dies in step 65,498.
-_LATE = Reading(error="OutOfMemoryError", message="CUDA out of memory (step 65498).", counters=Counters(total=24 * GIB))
+_LATE = Reading(
+    error="OutOfMemoryError", message="CUDA out of memory (step 65498).", counters=OomMessage(total_bytes=24 * GIB)
+)  # fmt: skip
 _BLIND: dict[str, str | Reading] = {
     "A": "longest-batch",
     "B": "clipped-scaled",

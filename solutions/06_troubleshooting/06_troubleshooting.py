@@ -354,19 +354,19 @@ print(f"\nhealthy scaler: {len(readings['healthy scaler'].updates)} updates of 8
 #
 # ## Deeper: what no loop on a processor shows
 #
-# Fragmentation, another process, a driver that spills to host memory: for these the clinic has figures from public reports. (Two are filled in: how much was refused in the first, and the bytes of the last, which its report describes in words.) Four figures of the message decide: what was *tried*, *allocated*, *reserved*, and what of the card is neither reserved nor free.
+# Fragmentation, another process, a driver that spills to host memory: for these the clinic has figures from public reports. (The bytes of the last are made up: its report describes it in words.) Four figures of the message decide: what was *tried*, *allocated*, *reserved*, and what of the card is neither reserved nor free. `course oom train.log` reads them in a terminal, and the search field above does when you paste the whole message.
 
 # %% [markdown] lang="zh"
 # 只有第一个是 FP16 前向上溢，也只有它换 BF16 就好。健康的那个是在*反向*里上溢的，scaler 等的就是这个：跳过更新，减半，继续。
 #
 # ## 深入：处理器上演不出来的
 #
-# 碎片、别的进程、驱动把显存挪到内存：这几样，诊所用的是公开报告里的数字。（有两处是补上的：第一个病例没要到多少；最后一个的报告只有文字描述，字节数是设想的。）起作用的是报错里的四个数：*想分配*多少、*已分配*多少、*已预留*多少，还有卡上既没预留也不空闲的有多少。
+# 碎片、别的进程、驱动把显存挪到内存：这几样，诊所用的是公开报告里的数字。（最后一个的报告只有文字描述，字节数是设想的。）起作用的是报错里的四个数：*想分配*多少、*已分配*多少、*已预留*多少，还有卡上既没预留也不空闲的有多少。在终端里，`course oom train.log` 会读这几个数；把完整报错贴进最上面的搜索框，它也会读。
 
 # %%
 for name in ("fragmentation", "elsewhere", "impossible-request", "spill"):
     reading = find_case(name).read()
-    figures = ", ".join(f"{key} {value / GIB:.2f}" for key, value in reading.counters._asdict().items() if value)
+    figures = ", ".join(f"{key[:-6]} {value / GIB:.2f}" for key, value in reading.counters.figures.items() if value)
     (found,) = diagnose(reading).found
     print(f"{name}: {figures} GiB\n    {found.evidence}")
 

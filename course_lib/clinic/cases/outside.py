@@ -8,51 +8,45 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from course_lib.clinic.case import Case
-from course_lib.clinic.reading import Counters, Reading
+from course_lib.clinic.reading import Reading
 from course_lib.i18n import N_, _
-from course_lib.units import GIB, MB, MIB, format_bytes
-
-CONTEXT_BYTES = GIB  #: what CUDA's context and a display may take without anybody being to blame
+from course_lib.oom import Cause, OomMessage
+from course_lib.oom.causes import cause_of
+from course_lib.units import GIB, format_bytes
 
 
 def impossible_request(reading: Reading) -> str | None:
-    seen = reading.counters
-    if not seen or seen.tried is None or seen.total is None or seen.tried <= seen.total:
+    if not (seen := _with_cause(reading, Cause.IMPOSSIBLE_REQUEST)):
         return None
     return _("{tried} were asked for on a card of {total}").format(
-        tried=format_bytes(seen.tried), total=format_bytes(seen.total)
+        tried=_size(seen.tried_bytes), total=_size(seen.total_bytes)
     )
 
 
 def fragmented(reading: Reading) -> str | None:
-    seen = reading.counters
-    if not seen or impossible_request(reading) or seen.tried is None or seen.allocated is None or seen.reserved is None:
-        return None
-    unused = seen.reserved - seen.allocated
-    if unused < 1.1 * seen.tried or unused < (seen.elsewhere or 0):
+    if not (seen := _with_cause(reading, Cause.FRAGMENTATION)):
         return None
     return _("{unused} are reserved and hold nothing, more than the {tried} that were refused").format(
-        unused=format_bytes(unused), tried=format_bytes(seen.tried)
-    )  # fmt: skip
+        unused=_size(seen.unallocated_bytes), tried=_size(seen.tried_bytes)
+    )
 
 
 def somebody_elses(reading: Reading) -> str | None:
-    seen = reading.counters
-    if not seen or seen.elsewhere is None or seen.tried is None or impossible_request(reading) or fragmented(reading):
-        return None
-    if seen.elsewhere - CONTEXT_BYTES < seen.tried:
+    if not (seen := _with_cause(reading, Cause.ELSEWHERE)):
         return None
     return _("{elsewhere} of the card are in use outside this process's PyTorch; {tried} were refused").format(
-        elsewhere=format_bytes(seen.elsewhere), tried=format_bytes(seen.tried)
+        elsewhere=_size(seen.elsewhere_bytes), tried=_size(seen.tried_bytes)
     )
 
 
 def beyond_the_card(reading: Reading) -> str | None:
     seen = reading.counters
-    if not seen or seen.allocated is None or seen.total is None or reading.error or seen.allocated <= seen.total:
+    if not seen or reading.error or not seen.allocated_bytes or not seen.total_bytes:
+        return None
+    if seen.allocated_bytes <= seen.total_bytes:
         return None
     return _("{allocated} are allocated on a card of {total}, and nothing failed: the rest lies in host memory").format(
-        allocated=format_bytes(seen.allocated), total=format_bytes(seen.total)
+        allocated=_size(seen.allocated_bytes), total=_size(seen.total_bytes)
     )
 
 
@@ -99,8 +93,21 @@ def host_is_full(reading: Reading) -> str | None:
     return _("it was host memory that ended, not the card's: {message}").format(message=reading.message)
 
 
-def _recorded(counters: Counters, error: str = "OutOfMemoryError") -> Reading:
-    return Reading(counters=counters, error=error, message="CUDA out of memory." if error else "")
+def _with_cause(reading: Reading, cause: Cause) -> OomMessage | None:
+    """The card's figures, if they have that cause as ``course oom`` finds it."""
+    return reading.counters if reading.counters and cause_of(reading.counters) is cause else None
+
+
+def _size(size_bytes: int | None) -> str:
+    return format_bytes(size_bytes or 0)
+
+
+def _gib(**figures: float) -> OomMessage:
+    return OomMessage(**{f"{name}_bytes": int(size * GIB) for name, size in figures.items()})  # type: ignore[arg-type]
+
+
+def _refused(**figures: float) -> Reading:
+    return Reading(counters=_gib(**figures), error="OutOfMemoryError", message="CUDA out of memory.")
 
 
 CASES = (
@@ -120,9 +127,9 @@ CASES = (
         surer=N_("reserved − allocated in the message against the size that was refused"),
         unit="06_troubleshooting",
         sign=fragmented,
-        # pytorch/pytorch#35901 states the last two; that the request was as large as what was allocated is assumed
-        recorded=_recorded(Counters(tried=1062 * MB, allocated=1062 * MB, reserved=12420 * MB)),
-        healed=Reading(counters=Counters(tried=None, allocated=1062 * MB, reserved=1200 * MB)),
+        # rshaojimmy/MADDoG#11
+        recorded=_refused(tried=2.87, total=14.76, allocated=8.77, free=19.75 / 1024, reserved=13.71),
+        healed=Reading(counters=_gib(total=14.76, allocated=8.77, free=4.5, reserved=9.2)),
     ),
     Case(
         name="elsewhere",
@@ -137,11 +144,9 @@ CASES = (
         surer=N_("total − reserved − free in the message: more than the 1 GiB that a context may take"),
         unit="06_troubleshooting",
         sign=somebody_elses,
-        # pytorch/pytorch#29198
-        recorded=_recorded(
-            Counters(352 * MIB, int(7.92 * GIB), 156 * MIB, int(1.67 * GIB), int(1.67 * GIB + 124.28 * MIB))
-        ),
-        healed=Reading(counters=Counters(None, int(7.92 * GIB), int(5.4 * GIB), int(1.67 * GIB), int(1.8 * GIB))),
+        # pytorch/pytorch#29198, where what is cached comes on top of what is allocated
+        recorded=_refused(tried=352 / 1024, total=7.92, free=156 / 1024, allocated=1.67, reserved=1.67 + 124.28 / 1024),
+        healed=Reading(counters=_gib(total=7.92, free=5.4, allocated=1.67, reserved=1.8)),
     ),
     Case(
         name="impossible-request",
@@ -154,10 +159,8 @@ CASES = (
         unit="06_troubleshooting",
         sign=impossible_request,
         # axolotl-ai-cloud/axolotl#971
-        recorded=_recorded(
-            Counters(int(341.58 * GIB), int(79.15 * GIB), int(72.91 * GIB), int(5.62 * GIB))
-        ),
-        healed=Reading(counters=Counters(None, int(79.15 * GIB), int(72.91 * GIB), int(5.62 * GIB))),
+        recorded=_refused(tried=341.58, total=79.15, free=72.91, allocated=5.62),
+        healed=Reading(counters=_gib(total=79.15, free=72.91, allocated=5.62)),
         sure="certain",
     ),
     Case(
@@ -176,8 +179,8 @@ CASES = (
         unit="06_troubleshooting",
         sign=beyond_the_card,
         # a card described after microsoft/WSL#10452, which states no bytes
-        recorded=Reading(counters=Counters(total=8 * GIB, allocated=9 * GIB)),
-        healed=Reading(counters=Counters(total=8 * GIB, allocated=7 * GIB)),
+        recorded=Reading(counters=_gib(total=8, allocated=9)),
+        healed=Reading(counters=_gib(total=8, allocated=7)),
     ),
     Case(
         name="host-memory",
