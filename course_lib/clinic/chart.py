@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from course_lib.accounts import ACCOUNTS
+from course_lib.accounts import ACCOUNTS, Moment
 from course_lib.cards import dotted
 from course_lib.clinic.reading import Pass, Reading, total
 from course_lib.html_table import html_table
@@ -42,7 +42,7 @@ def _rows(reading: Reading) -> Iterable[tuple[str, str]]:
     yield _("scaler calls"), " · ".join(reading.scaler_calls[:8])
     yield _("targets of each cross-entropy"), _series((each.targets for each in reading.means), "{:.0f}")
     yield _("first number that is not finite"), "".join(
-        f"{each.operator} ({each.dtype}, {_(each.moment)}, {_('step')} {each.update + 1})"
+        f"{each.operator} ({each.dtype}; {_at(each.moment, each.update)})"
         for each in reading.nonfinite[:1]
     )
     yield _("layers computed again at once"), ", ".join(
@@ -75,7 +75,7 @@ def _of_memory(reading: Reading) -> Iterable[tuple[str, str]]:
     if reading.death:
         bill = {account: reading.took(account) for account in ACCOUNTS}
         unit = unit_for(sum(bill.values()))
-        yield _("died in"), f"{_(reading.death.moment)}, {_('step')} {reading.death.update + 1}"
+        yield _("died in"), _at(reading.death.moment, reading.death.update)
         yield _("bill then"), ", ".join(f"{_(account)} {format_bytes(size, unit)}" for account, size in bill.items())
         pieces = sorted(reading.at_death, key=lambda each: -each.size_bytes)[:3]
         yield _("largest pieces then"), ", ".join(f"{list(each.shape)} {each.dtype}" for each in pieces)
@@ -84,6 +84,10 @@ def _of_memory(reading: Reading) -> Iterable[tuple[str, str]]:
             f"{name.removesuffix('_bytes')} {format_bytes(size)}"
             for name, size in reading.counters.figures.items() if size is not None
         )
+
+
+def _at(moment: Moment, update: int) -> str:
+    return _("step {step}, {moment}").format(step=update + 1, moment=_(moment))
 
 
 def _sizes(passes: list[Pass]) -> str:

@@ -32,6 +32,14 @@ def nonfinite(operator: str, args: Any, out: Any) -> Nonfinite | None:
     return None
 
 
+def first_size(args: tuple[Any, ...]) -> tuple[int, int] | None:
+    """B and T of the first tensor among ``args``."""
+    for each in args:
+        if isinstance(each, Tensor) and each.dim() >= 1:
+            return each.shape[0], each.shape[1] if each.dim() > 1 else 1
+    return None
+
+
 def largest_gradient(parameters: Iterable[torch.nn.Parameter]) -> float:
     """The largest absolute value among all gradients; nan where there is none, or none that has numbers."""
     return max((float(each.abs().max()) for each in _gradients(parameters)), default=math.nan)

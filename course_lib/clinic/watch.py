@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from course_lib.accounts import Account, Moment
 from course_lib.cards import Capability
 from course_lib.clinic.card import out_of_memory_text
-from course_lib.clinic.numbers import facts_of_update, largest_gradient, moved_share, nonfinite
+from course_lib.clinic.numbers import facts_of_update, first_size, largest_gradient, moved_share, nonfinite
 from course_lib.clinic.optimizers import Together
 from course_lib.clinic.reading import Backward, Death, Mean, Pass, Piece, Reading, Recomputed, Update
 from course_lib.meter import Meter
@@ -186,7 +186,7 @@ class Watch(Meter):
             return
         self._depth += 1
         if self._depth > 1 or not any(True for _ in module.parameters()):
-            if self._passes and self._passes[-1].length == 0 and _first_size(args):
+            if self._passes and self._passes[-1].length == 0 and first_size(args):
                 self._set_size(args)  # a model that is called with names shows its tokens to the embedding
             return
         if module not in [each() for each in self._seen_models]:
@@ -201,7 +201,7 @@ class Watch(Meter):
                 any(getattr(each, "gradient_checkpointing", False) and not each.training for each in module.modules()),
             )
         )  # fmt: skip
-        if _first_size(args):
+        if first_size(args):
             self._set_size(args)
 
     def _after_module(self, module: nn.Module, args: Any, out: Any) -> None:
@@ -213,7 +213,7 @@ class Watch(Meter):
             self._passes[-1] = self._passes[-1]._replace(outputs=result.shape[-1] if result.dim() else 1)
 
     def _set_size(self, args: tuple[Any, ...]) -> None:
-        rows, length = _first_size(args) or (0, 0)
+        rows, length = first_size(args) or (0, 0)
         self._passes[-1] = self._passes[-1]._replace(rows=rows, length=length)
 
     def _autocast(self) -> torch.dtype | None:
@@ -296,11 +296,3 @@ class Watch(Meter):
                         self._scale = scaler.get_scale()
 
         return noting
-
-
-def _first_size(args: tuple[Any, ...]) -> tuple[int, int] | None:
-    """B and T of the first tensor among ``args``."""
-    for each in args:
-        if isinstance(each, Tensor) and each.dim() >= 1:
-            return each.shape[0], each.shape[1] if each.dim() > 1 else 1
-    return None

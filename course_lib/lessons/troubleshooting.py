@@ -1,4 +1,4 @@
-"""The tasks of lesson 06_troubleshooting: five blind cases."""
+"""Lesson 06_troubleshooting: the six questions that it asks, and its tasks, five blind cases."""
 
 from typing import Any
 
@@ -23,6 +23,18 @@ _BLIND: dict[str, str | Reading] = {
     "E": "no-target",
 }
 _charts: dict[str, Reading] = {}
+
+
+def six_questions() -> list[str]:
+    """The six rows that most lists of training troubles have, as somebody would ask."""
+    return [
+        _("FP16 training: the loss turns NaN"),
+        _("slower with autocast"),
+        _("gradient accumulation: loss abnormally large"),
+        _("checkpointing is on and still OOM"),
+        _("OOM in validation, fine in training"),
+        _("OOM at the optimizer's step"),
+    ]
 
 
 def blind(letter: str) -> Chart:

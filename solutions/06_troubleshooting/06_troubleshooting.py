@@ -201,14 +201,9 @@ diagnose(mended.reading)
 # %%
 from course_lib.article import tell
 from course_lib.clinic import opinion, search
+from course_lib.lessons.troubleshooting import six_questions
 
-questions = {
-    "en": ["FP16 training: the loss turns NaN", "slower with autocast", "gradient accumulation: loss abnormally large",
-           "checkpointing is on and still OOM", "OOM in validation, fine in training", "OOM at the optimizer's step"],
-    "zh": ["FP16 训练，loss 变成 NaN", "开了 autocast 反而更慢", "梯度累积之后 loss 大得离谱",
-           "开了检查点，还是 OOM", "训练时正常，验证时 OOM", "优化器 step 的时候 OOM"],
-}  # fmt: skip
-for question in questions[LANGUAGE]:
+for question in six_questions():
     name = search(question).names[0]
     (found,) = opinion(name).found
     print(f"{question}\n    → {name}: {found.evidence}")
@@ -385,23 +380,11 @@ for name in ("fragmentation", "elsewhere", "impossible-request", "spill"):
 # 逢人就能看出病的大夫没有用。每一行是一个病例的坏循环，每一列是一种诊断，找到迹象的格子是深色。对角线以外要是有深色格子，就是误诊。
 
 # %%
-import matplotlib.pyplot as plt
+from course_lib.clinic import confusion, confusion_text, draw_confusion
 
-from course_lib.clinic import all_cases
-
-names = list(all_cases())
-found = {name: diagnose(case.read()).names for name, case in all_cases().items()}
-table = [[name in found[row] for name in names] for row in names]
-figure, ax = plt.subplots(figsize=(8, 7.6), layout="constrained")
-ax.imshow(table, cmap="Greys", vmin=0, vmax=1)
-ax.set_xticks(range(len(names)), names, rotation=90, fontsize=6.5)
-ax.set_yticks(range(len(names)), names, fontsize=6.5)
-ax.set(xlabel="diagnosis", ylabel="broken loop")
-on, off = sum(table[i][i] for i in range(len(names))), sum(map(sum, table)) - sum(table[i][i] for i in range(len(names)))
-said = {"en": f"Confusion table of {len(names)} cases: {on} on the diagonal, {off} off it",
-        "zh": f"{len(names)} 个病例的混淆表：对角线上 {on} 个，对角线外 {off} 个"}[LANGUAGE]  # fmt: skip
-show(figure, said)
-print(said)
+named = confusion()  # broken loop -> the diagnoses that it gets
+print(confusion_text(named))
+show(draw_confusion(named), confusion_text(named))
 
 # %% [markdown] lang="en"
 # ## Deeper: a recorder for your own loop
