@@ -218,9 +218,21 @@ def pure_bf16_with_a_fitting_rate() -> None:
         optimizer.zero_grad()
 
 
+def two_networks_in_turn() -> None:
+    maker, judge = mlp(outputs=64), mlp(outputs=1)
+    optimizers = {network: sgd(network, 0.01) for network in (maker, judge)}
+    for x in vectors(4):
+        judge.zero_grad()
+        (judge(maker(x).detach()).mean() - judge(x).mean()).backward()
+        optimizers[judge].step()
+        maker.zero_grad()
+        (-judge(maker(x)).mean()).backward()  # leaves gradients in the judge, too
+        optimizers[maker].step()
+
+
 HEALTHY = (
     plain, accumulated_in_bf16_autocast, token_weighted_windows, scaler_that_begins_too_high, adapters_with_checkpoints,
-    evaluated_between_epochs, pure_bf16_with_a_fitting_rate,
+    evaluated_between_epochs, pure_bf16_with_a_fitting_rate, two_networks_in_turn,
 )  # fmt: skip
 
 
@@ -257,6 +269,13 @@ def test_a_scaler_at_work_skips_and_goes_on() -> None:
 def test_too_little_evidence_gets_no_name(reading: Reading) -> None:
     assert diagnose(reading).names == ()
     assert str(diagnose(reading)).startswith("cannot tell")
+
+
+def test_a_first_step_in_eval_mode_is_not_taken_for_an_evaluation() -> None:
+    def frozen_norms() -> None:
+        loss_of(gpt(layers=1).eval(), batches(1)[0]).backward()
+
+    assert diagnose(examine(frozen_norms, card_bytes=MIB)).names == ()
 
 
 def test_a_bill_that_is_larger_than_the_card_is_no_case_of_the_clinic() -> None:

@@ -35,7 +35,7 @@ def _rows(reading: Reading) -> Iterable[tuple[str, str]]:
     yield _("other passes"), _sizes(others) + _modes(others)
     yield _("backward passes, updates"), f"{len(reading.backwards)}, {len(reading.updates)}"
     yield _("losses given to backward()"), _series(each.value for each in reading.backwards)
-    found = [each.found for each in reading.backwards if not math.isnan(each.found)]
+    found = [largest for each in reading.backwards for largest in each.found if not math.isnan(largest)]
     yield _("gradients found before backward()"), _series(found)
     yield from _of_updates(reading)
     yield _("autocast"), ", ".join(sorted({str(each.autocast) for each in reading.passes if each.autocast}))

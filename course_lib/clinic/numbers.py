@@ -45,7 +45,7 @@ def largest_gradient(parameters: Iterable[torch.nn.Parameter]) -> float:
     return max((float(each.abs().max()) for each in _gradients(parameters)), default=math.nan)
 
 
-def facts_of_update(parameters: list[torch.nn.Parameter], at: int, scale: float) -> Update:
+def facts_of_update(parameters: list[torch.nn.Parameter], at: int, optimizer: int, scale: float) -> Update:
     """What is known when an optimizer begins to step."""
     gradients = [each.grad for each in parameters if each.grad is not None]
     known = list(_gradients(parameters))
@@ -54,7 +54,7 @@ def facts_of_update(parameters: list[torch.nn.Parameter], at: int, scale: float)
         norm = math.sqrt(sum(float(each.double().square().sum()) for each in known))
         zeros = sum(int((each == 0).sum()) for each in known) / sum(each.numel() for each in known)
     return Update(
-        at, at, len(parameters), len(gradients), frozenset(each.dtype for each in gradients),
+        at, at, optimizer, len(parameters), len(gradients), frozenset(each.dtype for each in gradients),
         frozenset(each.dtype for each in parameters), norm, zeros, math.nan,
         all(_finite(each) for each in known), True, scale,
     )  # fmt: skip

@@ -64,8 +64,7 @@ class Backward(NamedTuple):
     end: int
     update: int
     value: float  #: of the tensor on which it was called, divided by a scaler's scale
-    found: float  #: largest absolute gradient that was there before, nan where there was none
-    rate: float  #: learning rate of the first group, nan before the first optimizer is known
+    found: tuple[float, ...]  #: by optimizer, the largest absolute gradient that was there before; nan: there was none
 
 
 class Update(NamedTuple):
@@ -73,6 +72,7 @@ class Update(NamedTuple):
 
     at: int
     end: int
+    optimizer: int  #: which, numbered as they turned up
     parameters: int  #: in its groups
     with_gradient: int
     gradient_dtypes: frozenset[torch.dtype]

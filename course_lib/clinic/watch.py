@@ -254,29 +254,29 @@ class Watch(Meter):
         def noting(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
             with _disable_current_modes():
                 value = float("nan") if loss.device.type == "meta" else float(loss.detach().float().sum()) / self._scale
-                found = largest_gradient(self._parameters())
-            rate = next((float(group["lr"]) for group in self._optimizer.param_groups), float("nan"))
+                found = tuple(largest_gradient(_trained_by(each())) for each in self._seen_optimizers)
             begin, update = len(self._operators), len(self._updates)
             try:
                 return backward(loss, *args, **kwargs)
             finally:
                 if self._rerun:  # it died while it computed again
                     self._end_rerun()
-                self._notes["backwards"].append(Backward(begin, len(self._operators), update, value, found, rate))
+                self._notes["backwards"].append(Backward(begin, len(self._operators), update, value, found))
 
         return noting
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if optimizer not in [each() for each in self._seen_optimizers]:
             self._seen_optimizers.append(weakref.ref(optimizer))
+        number = [each() for each in self._seen_optimizers].index(optimizer)
         self._settle_residents()
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        parameters = _trained_by(optimizer)
         with _disable_current_modes():
             self._weights_before = [] if self._device_type == "meta" else [each.detach().clone() for each in parameters]
-            self._before = facts_of_update(parameters, len(self._operators), self._scale)
+            self._before = facts_of_update(parameters, len(self._operators), number, self._scale)
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        parameters = _trained_by(optimizer)
         with _disable_current_modes():
             moved, finite = moved_share(parameters, self._weights_before)
         self._updates.append(self._before._replace(end=len(self._operators), moved=moved, finite_after=finite))
@@ -296,3 +296,7 @@ class Watch(Meter):
                         self._scale = scaler.get_scale()
 
         return noting
+
+
+def _trained_by(optimizer: torch.optim.Optimizer | None) -> list[nn.Parameter]:
+    return [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []

@@ -39,7 +39,7 @@ def with_a_graph(reading: Reading) -> str | None:
     last = reading.last_pass
     if not reading.death or not last or last.training or not last.grad or last.dead_switch:
         return None
-    if any(each.at >= last.at for each in reading.backwards):
+    if any(each.at >= last.at for each in reading.backwards) or not any(each.training for each in reading.passes):
         return None
     return _(
         "it died in a pass that autograd took notes of (model.training is {training}), and no backward pass came; "

@@ -64,11 +64,19 @@ def clears_gradients() -> None:
 
 
 def gradients_from_before_the_update(reading: Reading) -> str | None:
-    first = [window[0] for window in reading.windows[1:] if window]
-    if not first or not all(each.found > 0 for each in first):
+    """Between two updates of an optimizer, no backward pass found its gradients cleared."""
+    old = []
+    for number in {each.optimizer for each in reading.updates}:
+        own = [each for each in reading.updates if each.optimizer == number]
+        for before, after in zip(own, own[1:], strict=False):
+            found = [each.found[number] for each in reading.backwards if before.end <= each.at <= after.at]
+            if not found or not all(each > 0 for each in found):
+                return None
+            old += found
+    if not old:
         return None
-    return _("the first backward pass after each update found gradients already there, up to {largest:.2g}").format(
-        largest=max(each.found for each in first)
+    return _("backward passes after an update found its gradients still there, up to {largest:.2g}").format(
+        largest=max(old)
     )
 
 
