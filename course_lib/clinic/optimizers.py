@@ -22,3 +22,8 @@ class Together:
 
     def _alive(self) -> list[torch.optim.Optimizer]:
         return [found for each in self._optimizers if (found := each()) is not None]
+
+
+def trained_by(optimizer: torch.optim.Optimizer | None) -> list[torch.nn.Parameter]:
+    """Its parameters; none where the optimizer is gone."""
+    return [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []

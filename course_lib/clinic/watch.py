@@ -31,7 +31,7 @@ from course_lib.accounts import Account, Moment
 from course_lib.cards import Capability
 from course_lib.clinic.card import out_of_memory_text
 from course_lib.clinic.numbers import facts_of_update, first_size, largest_gradient, moved_share, nonfinite
-from course_lib.clinic.optimizers import Together
+from course_lib.clinic.optimizers import Together, trained_by
 from course_lib.clinic.reading import Backward, Death, Mean, Pass, Piece, Reading, Recomputed, Update
 from course_lib.meter import Meter
 from course_lib.oom import read_messages
@@ -254,7 +254,7 @@ class Watch(Meter):
         def noting(loss: Tensor, *args: Any, **kwargs: Any) -> Any:
             with _disable_current_modes():
                 value = float("nan") if loss.device.type == "meta" else float(loss.detach().float().sum()) / self._scale
-                found = tuple(largest_gradient(_trained_by(each())) for each in self._seen_optimizers)
+                found = tuple(largest_gradient(trained_by(each())) for each in self._seen_optimizers)
             begin, update = len(self._operators), len(self._updates)
             try:
                 return backward(loss, *args, **kwargs)
@@ -270,13 +270,13 @@ class Watch(Meter):
             self._seen_optimizers.append(weakref.ref(optimizer))
         number = [each() for each in self._seen_optimizers].index(optimizer)
         self._settle_residents()
-        parameters = _trained_by(optimizer)
+        parameters = trained_by(optimizer)
         with _disable_current_modes():
             self._weights_before = [] if self._device_type == "meta" else [each.detach().clone() for each in parameters]
             self._before = facts_of_update(parameters, len(self._operators), number, self._scale)
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        parameters = _trained_by(optimizer)
+        parameters = trained_by(optimizer)
         with _disable_current_modes():
             moved, finite = moved_share(parameters, self._weights_before)
         self._updates.append(self._before._replace(end=len(self._operators), moved=moved, finite_after=finite))
@@ -296,7 +296,3 @@ class Watch(Meter):
                         self._scale = scaler.get_scale()
 
         return noting
-
-
-def _trained_by(optimizer: torch.optim.Optimizer | None) -> list[nn.Parameter]:
-    return [each for group in optimizer.param_groups for each in group["params"]] if optimizer else []

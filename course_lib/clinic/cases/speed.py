@@ -64,7 +64,7 @@ def few_products_among_many(reading: Reading) -> str | None:
     casts = names.count("_to_copy")
     views = ("t", "view", "transpose", "detach", "_unsafe_view", "expand", "reshape", "unsqueeze", "slice", "alias")
     others = sum(name not in (*_PRODUCTS, "_to_copy", *views) for name in names)
-    if not products or others < 12 * products:
+    if not products or others < 6 * products:
         return None
     return _(
         "a forward pass under autocast runs {products} matrix products, {casts} casts and {others} other operators"
