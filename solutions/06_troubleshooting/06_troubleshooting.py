@@ -16,7 +16,7 @@
 LANGUAGE = "en"
 
 # %%
-from course_lib.clinic import search_box
+from course_lib.clinic import search_box, visit
 
 search_box("loss is NaN in FP16")
 
