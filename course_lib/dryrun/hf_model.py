@@ -4,6 +4,7 @@ import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import lcm
 from typing import Any
 
@@ -11,10 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from course_lib.dryrun.fused import fuse
 from course_lib.dryrun.quantized import quantise
 from course_lib.errors import CourseError
 from course_lib.recipe import Recipe
 from course_lib.training import weight_dtype
+
+#: Families to whose FlashAttention transformers 4.45, which fused kernels patched, gave keys once per query head.
+REPEAT_KV = ("mistral", "mixtral", "qwen2", "phi3")
 
 
 def build_model(config: dict[str, Any], recipe: Recipe, layers: int) -> nn.Module:
@@ -37,13 +42,17 @@ def build_model(config: dict[str, Any], recipe: Recipe, layers: int) -> nn.Modul
         model.config._attn_implementation = "flash_attention_2"  # its function is ours within flash_in_transformers
     if recipe.checkpoint_every == 1:
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-        enable({"use_reentrant": False})
+        enable({"use_reentrant": _reentrant(recipe)})
+    if recipe.checkpoint_every and _reentrant(recipe) and recipe.lora_rank:
+        model.enable_input_require_grads()  # or a reentrant checkpoint over a frozen embedding trains nothing
     if recipe.kbit_prepare:
         _prepare_for_kbit(model, recipe)
     if recipe.lora_rank:
         model = _with_adapters(model, recipe)
     if recipe.checkpoint_every > 1:
-        _checkpoint_segments(model, recipe.checkpoint_every)
+        _checkpoint_segments(model, recipe.checkpoint_every, _reentrant(recipe))
+    if recipe.kernels == "fused":
+        fuse(model, recipe)
     return model
 
 
@@ -60,12 +69,12 @@ def period_of(config: dict[str, Any], recipe: Recipe) -> int:
 
 
 @contextmanager
-def flash_in_transformers() -> Iterator[None]:
+def flash_in_transformers(recipe: Recipe) -> Iterator[None]:
     """transformers' ``flash_attention_2`` without its package: PyTorch's flash operator takes the same memory."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as functions
 
     before = functions["flash_attention_2"]
-    functions["flash_attention_2"] = _flash_attention
+    functions["flash_attention_2"] = partial(_flash_attention, repeats=recipe.kernels == "fused")
     try:
         yield
     finally:
@@ -155,9 +164,9 @@ def _is_conv1d(module: nn.Module) -> bool:
 class _Segment(nn.Module):
     """Consecutive blocks behind one checkpoint; called as a single block is called."""
 
-    def __init__(self, blocks: list[nn.Module]) -> None:
+    def __init__(self, blocks: list[nn.Module], reentrant: bool) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks, self.reentrant = nn.ModuleList(blocks), reentrant
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -167,7 +176,7 @@ class _Segment(nn.Module):
             return getattr(blocks[0], name)
 
     def forward(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return checkpoint(self._run, hidden, *args, use_reentrant=False, **kwargs)
+        return checkpoint(partial(self._run, **kwargs), hidden, *args, use_reentrant=self.reentrant)
 
     def _run(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
         for block in self.blocks:
@@ -176,7 +185,12 @@ class _Segment(nn.Module):
         return out
 
 
-def _checkpoint_segments(model: nn.Module, every: int) -> None:
+def _reentrant(recipe: Recipe) -> bool:
+    """The fused kernels came with transformers before 5, whose checkpoints are reentrant unless asked otherwise."""
+    return recipe.kernels == "fused"
+
+
+def _checkpoint_segments(model: nn.Module, every: int, reentrant: bool) -> None:
     """Puts each ``every`` consecutive blocks of the model's longest block list behind one checkpoint."""
     owner, name, blocks = max(
         (
@@ -187,18 +201,19 @@ def _checkpoint_segments(model: nn.Module, every: int) -> None:
         ),
         key=lambda found: len(found[2]),
     )
-    segments = [_Segment(list(blocks[i : i + every])) for i in range(0, len(blocks), every)]
+    segments = [_Segment(list(blocks[i : i + every]), reentrant) for i in range(0, len(blocks), every)]
     setattr(owner, name, nn.ModuleList(segments))
 
 
 def _flash_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, dropout: float = 0.0,
-    scaling: float | None = None, **_: Any,
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, dropout: float = 0.0,
+    scaling: float | None = None, *, repeats: bool = False, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """``[B, heads, T, D]`` in, ``[B, T, heads, D]`` out; key and value heads are not repeated."""
+    """``[B, heads, T, D]`` in, ``[B, T, heads, D]`` out; key and value heads are not repeated but by old code."""
     if query.dtype is torch.float32:  # as transformers does for its flash kernels
         query, key, value = (part.to(torch.bfloat16) for part in (query, key, value))
-    mixed = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout, True, False, scale=scaling)[
-        0
-    ]
-    return mixed.transpose(1, 2), None
+    if repeats and module.config.model_type in REPEAT_KV:
+        times = query.shape[1] // key.shape[1]
+        key, value = (part.repeat_interleave(times, dim=1) for part in (key, value))
+    flash = torch.ops.aten._scaled_dot_product_flash_attention
+    return flash(query, key, value, dropout, True, False, scale=scaling)[0].transpose(1, 2), None

@@ -109,6 +109,15 @@ def _int8_layer(bnb: Any, linear: nn.Linear, _: Recipe) -> nn.Module:
     return layer
 
 
+def dense_weight(layer: Any, dtype: torch.dtype) -> Tensor:
+    """The matrix of ``layer`` as ``[outputs, inputs]`` in ``dtype``: its own, or made anew from 4 or 8 bits."""
+    state = getattr(layer, "state", None) or getattr(layer, "quant_state", None)
+    if state is None:
+        weight = layer.weight.t() if type(layer).__name__ == "Conv1D" else layer.weight
+        return weight.to(dtype)
+    return _dequantise(state, dtype) if hasattr(state, "absmax") else _from_int8(state, dtype)
+
+
 def _meta(size: int | tuple[()] = (), dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.empty(size, dtype=dtype, device="meta")
 
@@ -129,6 +138,10 @@ def _dequantise(state: Any, dtype: torch.dtype) -> Tensor:
         absmax = torch.empty(state.absmax.shape, dtype=torch.float32, device="meta")
         absmax += state.offset
     return torch.empty(tuple(state.shape), dtype=state.dtype, device="meta").to(dtype)
+
+
+def _from_int8(state: Any, dtype: torch.dtype) -> Tensor:
+    return state.CB.to(dtype, copy=True).mul_(state.SCB.unsqueeze(1))
 
 
 class _Product4bit(torch.autograd.Function):
@@ -162,5 +175,4 @@ class _Product8bit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         dtype = ctx.kept.dtype
-        matrix = ctx.state.CB.to(dtype, copy=True).mul_(ctx.state.SCB.unsqueeze(1))
-        return grad.to(dtype) @ matrix, None, None
+        return grad.to(dtype) @ _from_int8(ctx.state, dtype), None, None
