@@ -85,9 +85,7 @@ class _FusedLinear(torch.autograd.Function):
             else:
                 chunk = part @ weight.t()
                 for_hidden[start : start + at_once] = chunk @ weight
-            if for_weight is not None:
-                torch.addmm(for_weight, chunk.t().to(weight.dtype), part.to(weight.dtype), out=for_weight)
-            del chunk, part
+            del chunk, part  # the weight's gradient is summed in its own memory
         ctx.save_for_backward(for_hidden, for_weight)
         return losses.sum()
 
@@ -118,21 +116,22 @@ def _in_chunks(hidden: Tensor, head: nn.Module, labels: Tensor, chunks: int) -> 
 
 
 class _SoManyBytes(torch.autograd.Function):
-    """A loss of which one thing is known: how many bytes a logit takes until its gradient has been used."""
+    """A loss of which one thing is known: how many bytes a logit takes until the gradients are made."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, number: int) -> Tensor:
         tokens = hidden.numel() // hidden.shape[-1]
         ctx.logits = torch.empty(number * tokens * weight.shape[0], dtype=torch.uint8, device=hidden.device)
         ctx.trains_head, ctx.of_hidden = ctx.needs_input_grad[1], (hidden.shape, hidden.dtype)
-        ctx.save_for_backward(weight, hidden if ctx.trains_head else None)
+        factor = weight.to(_product_dtype(weight)) if weight.dtype is torch.float32 else weight
+        ctx.save_for_backward(weight, factor, hidden if ctx.trains_head else None)
         return hidden.new_zeros((), dtype=torch.float32)
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> Any:
-        weight, _ = ctx.saved_tensors
+        del ctx.logits
+        weight, _, _ = ctx.saved_tensors
         shape, dtype = ctx.of_hidden
         for_hidden = weight.new_empty(shape, dtype=dtype)
         for_weight = torch.empty_like(weight) if ctx.trains_head else None
-        del ctx.logits
         return for_hidden, for_weight, None
