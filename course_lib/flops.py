@@ -6,15 +6,13 @@ multiplication and an addition are two operations.
 """
 
 import json
-from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib.dryrun import on_meta
-from course_lib.dryrun.hf_model import batch_of, build_model, depth_of, flash_in_transformers, period_of
-from course_lib.dryrun.quantized import quantised_products
+from course_lib.dryrun import on_meta, stand_ins
+from course_lib.dryrun.hf_model import batch_of, build_model, depth_of, period_of
 from course_lib.recipe import Recipe
 from course_lib.training import autocast_of
 
@@ -42,8 +40,7 @@ def _counted(config_json: str, recipe: Recipe) -> int:
 
 def _flops_at_depth(config: dict[str, Any], recipe: Recipe, layers: int) -> int:
     model = build_model(config, recipe, layers)
-    quantised = quantised_products() if recipe.quant != "none" else nullcontext()
-    with flash_in_transformers(), quantised, on_meta(), FlopCounterMode(display=False) as counter:
+    with stand_ins(model, recipe), on_meta(), FlopCounterMode(display=False) as counter:
         with autocast_of(recipe)():
             loss = model(**batch_of(recipe)).loss
         loss.backward()

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from course_lib.accounts import Moment
+from course_lib.accounts import ACCOUNTS, Account, Moment
 from course_lib.cublas import CUBLAS_WORKSPACE_BYTES, CUBLAS_WORKSPACES
 from course_lib.dryrun.autocast import autocast_on_meta
 from course_lib.dryrun.cuda_kernels import cuda_on_meta, scratch_bytes
@@ -28,7 +28,7 @@ from course_lib.dryrun.quantized import quantised_products
 from course_lib.errors import CourseError
 from course_lib.meter import Meter
 from course_lib.recipe import Recipe
-from course_lib.trace import Event, Trace
+from course_lib.trace import Event, Tensor, Trace
 from course_lib.training import autocast_of, make_optimizer, train_step
 
 
@@ -86,18 +86,27 @@ def _run_at_depth(config: dict[str, Any], recipe: Recipe, layers: int) -> Trace:
     def step() -> None:
         train_step(model, optimizer, batches, loss_of(recipe), autocast_of(recipe))
 
+    with stand_ins(model, recipe):
+        return dry_run(model, step, optimizer)
+
+
+@contextmanager
+def stand_ins(model: nn.Module, recipe: Recipe) -> Iterator[None]:
+    """Within it, what ``recipe`` asks of libraries whose kernels need a card runs on the meta device."""
     with ExitStack() as stack:
         stack.enter_context(flash_in_transformers(recipe))
         if recipe.quant != "none":
             stack.enter_context(quantised_products())
         if recipe.kernels == "fused":
             stack.enter_context(rotated_in_place(model))
-        return dry_run(model, step, optimizer)
+        yield
 
 
 def _with_cublas(trace: Trace) -> Trace:
     """cuBLAS's two workspaces, which stay once the first step has run."""
-    workspaces = Event(Moment.LOAD, "cublas workspaces", (0, 0, 0, 0, CUBLAS_WORKSPACES * CUBLAS_WORKSPACE_BYTES))
+    made = (Tensor(ACCOUNTS.index(Account.TEMPORARY), CUBLAS_WORKSPACE_BYTES, "cublas"),) * CUBLAS_WORKSPACES
+    total = CUBLAS_WORKSPACES * CUBLAS_WORKSPACE_BYTES
+    workspaces = Event(Moment.LOAD, "cublas workspaces", (0, 0, 0, 0, total), born=made)
     return Trace((workspaces, *trace.events), trace.static_bytes)
 
 

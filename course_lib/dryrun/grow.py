@@ -7,10 +7,10 @@ depth, event by event, so that the moment of the peak may move with depth as it 
 happens in one operator for all blocks together (Adam's foreach temporary) grows linearly instead.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from course_lib.trace import Change, Event, Trace
+from course_lib.trace import Change, Event, Tensor, Trace
 
 
 def at_depth(run: Callable[[int], Trace], layers: int, period: int = 1) -> Trace:
@@ -106,14 +106,29 @@ def _keys(events: list[Event]) -> list[str]:
     return [event.operator for event in events]
 
 
-def _common(a: list[str], b: list[str]) -> int:
+def _common(a: Sequence[object], b: Sequence[object]) -> int:
     """How many entries the two lists share from the start."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _extend(short: Event, long: Event, periods: int) -> Event:
     change = tuple(a + periods * (b - a) for a, b in zip(short.change, long.change, strict=True))
-    return short._replace(change=_as_change(change))
+    born, died = (_extend_tensors(a, b, periods) for a, b in ((short.born, long.born), (short.died, long.died)))
+    return short._replace(change=_as_change(change), born=born, died=died)
+
+
+def _extend_tensors(short: tuple[Tensor, ...], long: tuple[Tensor, ...], periods: int) -> tuple[Tensor, ...]:
+    """Tensors that grow with depth, or more of the same (one for each parameter of a further block)."""
+    more = len(long) - len(short)
+    if more == 0:
+        return tuple(
+            a._replace(size_bytes=a.size_bytes + periods * (b.size_bytes - a.size_bytes))
+            for a, b in zip(short, long, strict=True)
+        )
+    start = _common(short, long)
+    if more < 0:  # counted elsewhere in the deeper run
+        return short
+    return short[:start] + long[start : start + more] * periods + short[start:]
 
 
 def _as_change(change: tuple[int, ...]) -> Change:

@@ -48,9 +48,12 @@ def head_entries(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
     yield from _logits(shape, recipe)
     if recipe.autocast and recipe.table_bytes == 4:
         kept_cast = (_END,) if recipe.loss == "fused-linear-ce" else (_END, _HEAD)
+        # A frozen weight's cast is not cached: each product makes, and keeps, one of its own.
+        products = recipe.loss_number or 1 if recipe.loss.startswith("chunked") and not trained else 1
         yield Entry(
             Account.ACTIVATIONS, "the head's weight cast to 16 bit by autocast", kept_cast,
-            2 * shape.vocab * shape.hidden, "2 B x V x H", "cached_cast in aten/src/ATen/autocast_mode.cpp",
+            products * 2 * shape.vocab * shape.hidden, f"{products} x 2 B x V x H",
+            "cached_cast in aten/src/ATen/autocast_mode.cpp",
         )  # fmt: skip
 
 
