@@ -181,14 +181,14 @@ class _Run:
     """Which block each living tensor has. Of tensors alike the youngest dies first, as in a backward pass."""
 
     allocator: CachingAllocator
-    blocks: dict[Tensor, list[Block]] = field(default_factory=lambda: defaultdict(list))
+    blocks: dict[tuple[int, int], list[Block]] = field(default_factory=lambda: defaultdict(list))
 
     def bear(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
-            self.blocks[tensor].append(self.allocator.allocate(tensor.size_bytes))
+            self.blocks[tensor.account, tensor.size_bytes].append(self.allocator.allocate(tensor.size_bytes))
 
     def follow(self, event: Event) -> None:
         self.bear(event.born)
         for tensor in event.died:
-            if self.blocks[tensor]:
-                self.allocator.free(self.blocks[tensor].pop())
+            if alike := self.blocks[tensor.account, tensor.size_bytes]:
+                self.allocator.free(alike.pop())

@@ -7,6 +7,7 @@ depth, event by event, so that the moment of the peak may move with depth as it 
 happens in one operator for all blocks together (Adam's foreach temporary) grows linearly instead.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
@@ -85,7 +86,7 @@ def _first_piece(short: list[Event], long: list[Event]) -> tuple[int, int]:
 
 
 def _where_the_run_starts(short: list[Event], long: list[Event]) -> int | None:
-    """The index at which ``long`` has a run inserted: of all that fit, the one that changes fewest sizes."""
+    """The index at which ``long`` has a run inserted: of all that fit, the one that changes fewest events."""
     added = len(long) - len(short)
     keys, more = _keys(short), _keys(long)
     prefix = _common(keys, more)
@@ -94,12 +95,20 @@ def _where_the_run_starts(short: list[Event], long: list[Event]) -> int | None:
     if added < 0 or first > last:
         return None
     best, start = 0, first
-    gain = 0  # how many fewer sizes change when the run starts at i instead of at first
+    gain = 0  # how many fewer events change when the run starts at i instead of at first
     for i in range(first, last):
-        gain += (short[i].change == long[i].change) - (short[i].change == long[i + added].change)
+        gain += _same(short[i], long[i]) - _same(short[i], long[i + added])
         if gain > best:
             best, start = gain, i + 1
     return start
+
+
+def _same(a: Event, b: Event) -> bool:
+    return a.change == b.change and _sizes(a) == _sizes(b)
+
+
+def _sizes(event: Event) -> list[int]:
+    return sorted(tensor.size_bytes for tensor in event.born + event.died)
 
 
 def _keys(events: list[Event]) -> list[str]:
@@ -112,23 +121,26 @@ def _common(a: Sequence[object], b: Sequence[object]) -> int:
 
 
 def _extend(short: Event, long: Event, periods: int) -> Event:
+    if short.change == long.change:  # nothing that grows
+        return short
     change = tuple(a + periods * (b - a) for a, b in zip(short.change, long.change, strict=True))
-    born, died = (_extend_tensors(a, b, periods) for a, b in ((short.born, long.born), (short.died, long.died)))
+    born, died = (tuple(_extend_tensors(a, b, periods)) for a, b in ((short.born, long.born), (short.died, long.died)))
     return short._replace(change=_as_change(change), born=born, died=died)
 
 
-def _extend_tensors(short: tuple[Tensor, ...], long: tuple[Tensor, ...], periods: int) -> tuple[Tensor, ...]:
-    """Tensors that grow with depth, or more of the same (one for each parameter of a further block)."""
-    more = len(long) - len(short)
-    if more == 0:
-        return tuple(
-            a._replace(size_bytes=a.size_bytes + periods * (b.size_bytes - a.size_bytes))
-            for a, b in zip(short, long, strict=True)
-        )
-    start = _common(short, long)
-    if more < 0:  # counted elsewhere in the deeper run
-        return short
-    return short[:start] + long[start : start + more] * periods + short[start:]
+def _extend_tensors(short: tuple[Tensor, ...], long: tuple[Tensor, ...], periods: int) -> list[Tensor]:
+    """Tensors that grow with depth, or more of the same: one for each parameter of a further block."""
+    if len(short) == len(long):
+        return [_grown(a, b, periods) for a, b in zip(short, long, strict=True)]
+    start, added = _common(short, long), len(long) - len(short)
+    if long[start + added :] == short[start:]:
+        return [*short[:start], *(long[start : start + added] * periods), *short[start:]]
+    few, more = Counter(short), Counter(long)  # blocks added in several places: order is lost, sizes are not
+    return [tensor for tensor in more for _ in range(few[tensor] + periods * (more[tensor] - few[tensor]))]
+
+
+def _grown(short: Tensor, long: Tensor, periods: int) -> Tensor:
+    return short._replace(size_bytes=short.size_bytes + periods * (long.size_bytes - short.size_bytes))
 
 
 def _as_change(change: tuple[int, ...]) -> Change:
