@@ -14,7 +14,7 @@ release_cached_blocks) with its default settings, on one stream:
 """
 
 from bisect import bisect_left, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -161,18 +161,22 @@ def replay(trace: Trace, steps: int = 3, capacity_bytes: int | None = None) -> H
         OutOfMemory: ``capacity_bytes`` do not suffice.
     """
     run = _Run(CachingAllocator(capacity_bytes))
-    resident = [tensor for event in trace.events if event.moment is Moment.LOAD for tensor in event.born]
-    optimizer = ACCOUNTS.index(Account.OPTIMIZER)
-    run.bear(tensor for tensor in resident if tensor.account != optimizer)
-    state = [tensor for tensor in resident if tensor.account == optimizer]
+    load = [event for event in trace.events if event.moment is Moment.LOAD]
+    left_over = Counter(tensor for event in load for tensor in event.died)  # by the step before: its gradients
+    state: list[Tensor] = []
+    for tensor in (tensor for event in load for tensor in event.born):
+        if left_over[tensor]:
+            left_over[tensor] -= 1
+        elif tensor.account == ACCOUNTS.index(Account.OPTIMIZER):
+            state.append(tensor)
+        else:
+            run.bear([tensor])
     for _ in range(steps):
         for event in trace.events:
-            if event.moment is Moment.LOAD:
-                continue
             if event.moment is Moment.OPTIMIZER_STEP and state:
                 run.bear(state)
                 state = []
-            run.follow(event)
+            run.follow(event._replace(born=()) if event.moment is Moment.LOAD else event)
     return Held(run.allocator.peak_allocated_bytes, run.allocator.peak_reserved_bytes)
 
 

@@ -1,9 +1,11 @@
-"""The caching allocator in small: PyTorch's documented rounding, by hand; and its own statistics where there is a card."""
+"""The caching allocator in small: PyTorch's documented rounding by hand, and what published runs held in all."""
 
+import importlib
+import json
 import random
+from pathlib import Path
 
 import pytest
-
 from test_published_peaks import ROWS
 
 from course_lib.accounts import Moment
@@ -133,3 +135,17 @@ def test_what_nvidia_smi_showed(name: str) -> None:
     if held.reserved_bytes < 75 * GIB:
         assert held.reserved_bytes + 400 * MIB == pytest.approx(shown, rel=0.03)
     replay(trace, capacity_bytes=79 * GIB)  # it did run on that card
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(f"rasbt-0{i}", marks=[] if i == 7 else [pytest.mark.slow]) for i in (1, 3, 5, 7, 9)],
+)
+def test_what_was_reserved_for_a_gpt_from_scratch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Published figures of memory_reserved, and a model that no flags describe (benchmarks/gpt_from_scratch.py)."""
+    folder = Path(__file__).parents[1] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    script = importlib.import_module("gpt_from_scratch")
+    rows = map(json.loads, (folder / "data/published_peaks.jsonl").read_text().splitlines())
+    measured = next(row["measured_gb"] for row in rows if row["id"] == name)
+    assert script.held_bytes(script.ROWS[name]) / GIB == pytest.approx(measured, rel=0.005)

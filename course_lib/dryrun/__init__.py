@@ -75,7 +75,7 @@ def dry_run_config(config: dict[str, Any], recipe: Recipe, *, all_layers: bool =
     def run(layers: int) -> Trace:
         return _run_at_depth(config, recipe, layers)
 
-    return _with_cublas(run(layers) if all_layers else at_depth(run, layers, period_of(config, recipe)))
+    return with_cublas(run(layers) if all_layers else at_depth(run, layers, period_of(config, recipe)))
 
 
 def _run_at_depth(config: dict[str, Any], recipe: Recipe, layers: int) -> Trace:
@@ -102,7 +102,7 @@ def stand_ins(model: nn.Module, recipe: Recipe) -> Iterator[None]:
         yield
 
 
-def _with_cublas(trace: Trace) -> Trace:
+def with_cublas(trace: Trace) -> Trace:
     """cuBLAS's two workspaces, which stay once the first step has run."""
     made = (Tensor(ACCOUNTS.index(Account.TEMPORARY), CUBLAS_WORKSPACE_BYTES, "cublas"),) * CUBLAS_WORKSPACES
     total = CUBLAS_WORKSPACES * CUBLAS_WORKSPACE_BYTES
