@@ -151,7 +151,8 @@ def main() -> None:
     for name, steps in ROWS.items():
         measured, replayed = rows[name]["measured_gb"], held_bytes(steps) / GIB
         news = rows[name]["note"].split(";")[0]
-        lines.append(f"| {name} | {news} | {measured:.2f} | {replayed:.2f} | {100 * (replayed / measured - 1):+.1f} % |")
+        error = 100 * (replayed / measured - 1)
+        lines.append(f"| {name} | {news} | {measured:.2f} | {replayed:.2f} | {error:+.1f} % |")
         print(lines[-1], flush=True)
     (HERE / "results/gpt_from_scratch.md").write_text("\n".join(lines) + "\n")
 
