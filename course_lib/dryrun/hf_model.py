@@ -22,8 +22,11 @@ from course_lib.training import weight_dtype
 REPEAT_KV = ("mistral", "mixtral", "qwen2", "phi3")
 
 
-def build_model(config: dict[str, Any], recipe: Recipe, layers: int) -> nn.Module:
-    """The model of ``config``, cut or stretched to ``layers`` blocks, ready to train as ``recipe`` says."""
+def build_model(config: dict[str, Any], recipe: Recipe, layers: int, device: str = "meta") -> nn.Module:
+    """The model of ``config``, cut or stretched to ``layers`` blocks, ready to train as ``recipe`` says.
+
+    On a device other than ``meta`` its memory is there, and whatever numbers lay in it are the weights.
+    """
     import transformers
 
     hf_config = _config_object(config)
@@ -36,6 +39,9 @@ def build_model(config: dict[str, Any], recipe: Recipe, layers: int) -> nn.Modul
     if getattr(model, "loss_type", None) is None:  # GPT-2's name does not say it; transformers would remark on that
         model.loss_type = "ForCausalLM"
     model.train()
+    if device != "meta":
+        model.to_empty(device=device)
+        model.tie_weights()
     if recipe.quant != "none":
         quantise(model, recipe)
     if recipe.attention == "flash":
@@ -81,11 +87,11 @@ def flash_in_transformers(recipe: Recipe) -> Iterator[None]:
         functions["flash_attention_2"] = before
 
 
-def batch_of(recipe: Recipe) -> dict[str, Tensor]:
+def batch_of(recipe: Recipe, device: str = "meta") -> dict[str, Tensor]:
     """One micro-batch as a causal language model takes it: three int64 tensors ``[batch, seq]``."""
     size = (recipe.batch, recipe.seq)
     return {
-        name: torch.ones(size, dtype=torch.long, device="meta") for name in ("input_ids", "attention_mask", "labels")
+        name: torch.ones(size, dtype=torch.long, device=device) for name in ("input_ids", "attention_mask", "labels")
     }
 
 

@@ -24,13 +24,19 @@ BLOCKSIZE, NESTED_BLOCKSIZE = 64, 256
 
 
 def quantise(model: nn.Module, recipe: Recipe) -> None:
-    """Replace every linear layer of ``model`` but its head by a quantised one; ``model`` lives on meta."""
+    """Replace every linear layer of ``model`` but its head by a quantised one.
+
+    Raises:
+        CourseError: bitsandbytes is missing; int8 on a device other than meta.
+    """
     bnb = _bitsandbytes()
     head = model.get_output_embeddings()  # type: ignore[operator]
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear) and child is not head:
                 make = _nf4_layer if recipe.quant == "nf4" else _int8_layer
+                if child.weight.device.type != "meta":
+                    make = _real_nf4_layer
                 setattr(parent, name, make(bnb, child, recipe))
     setattr(model, "is_loaded_in_4bit" if recipe.quant == "nf4" else "is_loaded_in_8bit", True)
 
@@ -74,6 +80,22 @@ def _nf4_layer(bnb: Any, linear: nn.Linear, recipe: Recipe) -> nn.Module:
         tensors |= {"offset": state.offset, "nested_absmax": state.state2.absmax, "nested_code": state.state2.code}
     for name, tensor in tensors.items():  # so that whoever counts weights finds them
         layer.register_buffer(f"quantisation_{name}", tensor, persistent=False)
+    return layer
+
+
+def _real_nf4_layer(bnb: Any, linear: nn.Linear, recipe: Recipe) -> nn.Module:
+    """bitsandbytes' own quantisation of numbers that are there."""
+    if recipe.quant != "nf4":
+        raise CourseError(f"quant {recipe.quant}: only nf4 is measured on a device; choose quant nf4")
+    layer = bnb.nn.Linear4bit(
+        linear.in_features, linear.out_features, linear.bias is not None, torch.bfloat16,
+        compress_statistics=recipe.double_quant, quant_type="nf4", device="meta",
+    )  # fmt: skip
+    weight = bnb.nn.Params4bit(
+        linear.weight.detach(), requires_grad=False, compress_statistics=recipe.double_quant, quant_type="nf4",
+        module=layer,
+    )  # fmt: skip
+    layer.weight, layer.bias = weight.to(linear.weight.device), linear.bias
     return layer
 
 
