@@ -60,15 +60,16 @@ def main() -> None:
             continue
     says |= ask(asked)
     tools = {"ledger": "ledger", "dry run": "dry run"} | TOOLS
-    lines = ["Predicted against measured, in percent; empty where a tool cannot express the row, or is not there.", "",
-             "| Row | Trained | " + " | ".join(tools.values()) + " |", "|---|---" + "|--:" * len(tools) + "|"]  # fmt: skip
+    lines = ["Predicted against measured, in percent; empty where a tool cannot express the row, or is not there."]
+    lines += ["", "| Row | Trained | " + " | ".join(tools.values()) + " |", "|---|---" + "|--:" * len(tools) + "|"]
     for name in measured:
         cells = [f"{difference(says[tool][name], measured[name]):+.2f}" if name in says[tool] else "" for tool in tools]
         lines.append(f"| {name} | {groups[name]} | " + " | ".join(cells) + " |")
     for group, title in GROUPS.items():
         cells = []
         for tool in tools:
-            errors = [abs(difference(size, measured[name])) for name, size in says[tool].items() if groups[name] == group]
+            of_group = {name: size for name, size in says[tool].items() if groups[name] == group}
+            errors = [abs(difference(size, measured[name])) for name, size in of_group.items()]
             cells.append(f"{median(errors):.3f} ({len(errors)})" if errors else "")
         lines.append(f"| **median error, {title}** (rows) | | " + " | ".join(cells) + " |")
     text = "\n".join(lines) + "\n"

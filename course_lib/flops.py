@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.dryrun import on_meta, stand_ins
-from course_lib.dryrun.hf_model import batch_of, build_model, depth_of, period_of
+from course_lib.dryrun.hf_model import batch_of, build_model, depth_of, pattern_of
 from course_lib.recipe import Recipe
 from course_lib.training import autocast_of
 
@@ -30,10 +30,10 @@ def step_flops(config: dict[str, Any], recipe: Recipe) -> int:
 @cache
 def _counted(config_json: str, recipe: Recipe) -> int:
     config = json.loads(config_json)
-    layers, period = depth_of(config), period_of(config, recipe)
-    if layers <= 2 * period:
+    layers, (before, period) = depth_of(config), pattern_of(config, recipe)
+    if layers <= before + 2 * period:
         return recipe.accum * _flops_at_depth(config, recipe, layers)
-    first = layers % period + period
+    first = before + (layers - before) % period + period
     one, two = (_flops_at_depth(config, recipe, depth) for depth in (first, first + period))
     return recipe.accum * (one + (two - one) * ((layers - first) // period))
 

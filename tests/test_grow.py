@@ -10,7 +10,7 @@ from course_lib.accounts import Account, Moment
 from course_lib.allocator import replay
 from course_lib.dryrun import dry_run_config
 from course_lib.dryrun.grow import grow
-from course_lib.dryrun.hf_model import period_of
+from course_lib.dryrun.hf_model import pattern_of
 from course_lib.hf_config import read_config, read_model
 from course_lib.presets import PRESETS
 from course_lib.recipe import Recipe
@@ -149,10 +149,10 @@ ALTERNATING = read_config("qwen2.5-0.5b") | {
 
 def test_layers_that_alternate() -> None:
     """Windowed and full attention in turn: the period is theirs, or the least common multiple with a segment's."""
-    assert period_of(ALTERNATING, Recipe()) == 2
-    assert period_of(ALTERNATING, Recipe(checkpoint="every:3")) == 6
-    assert period_of(read_config("llama-7b"), Recipe(checkpoint="every:3")) == 3
-    assert period_of(read_config("llama-7b"), Recipe()) == 1
+    assert pattern_of(ALTERNATING, Recipe()) == (0, 2)
+    assert pattern_of(ALTERNATING, Recipe(checkpoint="every:3")) == (0, 6)
+    assert pattern_of(read_config("llama-7b"), Recipe(checkpoint="every:3")) == (0, 3)
+    assert pattern_of(read_config("llama-7b"), Recipe()) == (0, 1)
     recipe = Recipe(seq=64, checkpoint="block")
     assert is_same(dry_run_config(ALTERNATING, recipe), dry_run_config(ALTERNATING, recipe, all_layers=True))
 

@@ -22,7 +22,7 @@ from course_lib.dryrun.autocast import autocast_on_meta
 from course_lib.dryrun.cuda_kernels import cuda_on_meta, scratch_bytes
 from course_lib.dryrun.fused import rotated_in_place
 from course_lib.dryrun.grow import at_depth
-from course_lib.dryrun.hf_model import batch_of, build_model, depth_of, flash_in_transformers, period_of
+from course_lib.dryrun.hf_model import batch_of, build_model, depth_of, flash_in_transformers, pattern_of
 from course_lib.dryrun.losses import loss_of
 from course_lib.dryrun.quantized import quantised_products
 from course_lib.errors import CourseError
@@ -75,7 +75,10 @@ def dry_run_config(config: dict[str, Any], recipe: Recipe, *, all_layers: bool =
     def run(layers: int) -> Trace:
         return _run_at_depth(config, recipe, layers)
 
-    return with_cublas(run(layers) if all_layers else at_depth(run, layers, period_of(config, recipe)))
+    if all_layers:
+        return with_cublas(run(layers))
+    first, period = pattern_of(config, recipe)
+    return with_cublas(at_depth(run, layers, period, first))
 
 
 def _run_at_depth(config: dict[str, Any], recipe: Recipe, layers: int) -> Trace:

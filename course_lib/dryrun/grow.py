@@ -14,18 +14,22 @@ from itertools import groupby
 from course_lib.trace import Change, Event, Tensor, Trace
 
 
-def at_depth(run: Callable[[int], Trace], layers: int, period: int = 1) -> Trace:
+def at_depth(run: Callable[[int], Trace], layers: int, period: int = 1, first: int = 0) -> Trace:
     """The trace of ``layers`` blocks, from two shallow runs where these are less work.
 
     Args:
         run: makes and runs the model with as many blocks, and returns its trace.
         layers: how many blocks the model in question has.
         period: after so many blocks the model, or what the recipe does with it, repeats itself.
+        first: how many blocks come before that.
     """
-    shallow = layers % period + 2 * period
+    shallow = first + (layers - first) % period + 2 * period
     if shallow + period >= layers:
         return run(layers)
-    return grow(run(shallow), run(shallow + period), (layers - shallow) // period)
+    try:
+        return grow(run(shallow), run(shallow + period), (layers - shallow) // period)
+    except ValueError:  # the step is not periodic although the model is
+        return run(layers)
 
 
 def grow(shallow: Trace, deeper: Trace, periods: int) -> Trace:

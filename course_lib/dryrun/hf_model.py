@@ -34,8 +34,9 @@ def build_model(config: dict[str, Any], recipe: Recipe, layers: int, device: str
     hf_config.use_cache = False
     with _default_dtype(weight_dtype(recipe)), torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        attention = "eager" if recipe.attention == "eager" else "sdpa"
-        model = transformers.AutoModelForCausalLM.from_config(hf_config, attn_implementation=attention)
+        # Left alone, transformers takes sdpa, and eager for the few models that have no other.
+        asked = {"attn_implementation": "eager"} if recipe.attention == "eager" else {}
+        model = transformers.AutoModelForCausalLM.from_config(hf_config, **asked)
     if getattr(model, "loss_type", None) is None:  # GPT-2's name does not say it; transformers would remark on that
         model.loss_type = "ForCausalLM"
     model.train()
@@ -67,11 +68,33 @@ def depth_of(config: dict[str, Any]) -> int:
     return _config_object(config).num_hidden_layers
 
 
-def period_of(config: dict[str, Any], recipe: Recipe) -> int:
-    """After how many blocks the model repeats itself: layer types that alternate, segments of K blocks."""
-    types = getattr(_config_object(config), "layer_types", None) or ["same"]
-    pattern = next(p for p in range(1, len(types) + 1) if all(a == b for a, b in zip(types, types[p:], strict=False)))
-    return lcm(pattern, max(1, recipe.checkpoint_every))
+def pattern_of(config: dict[str, Any], recipe: Recipe) -> tuple[int, int]:
+    """How many blocks come before the model repeats itself, and after how many blocks it does.
+
+    Two blocks are alike that have the same parameters and the same entries in the configuration's lists (windowed and
+    full attention in turn, experts in every second block, dense blocks first); K blocks of a segment belong together.
+    """
+    hf_config, every = _config_object(config), max(1, recipe.checkpoint_every)
+    layers = hf_config.num_hidden_layers
+    blocks = _blocks(build_model(config, Recipe(), layers))[2]
+    lists = [values for _, values in _lists(hf_config)]
+    kinds = [
+        ([(name, each.shape) for name, each in block.named_parameters()], [values[i] for values in lists])
+        for i, block in enumerate(blocks)
+    ]
+    for first in range(layers):
+        rest = kinds[first:]
+        for period in range(1, len(rest) // 2 + 1):
+            if all(a == b for a, b in zip(rest, rest[period:], strict=False)):
+                return -(-first // every) * every, lcm(period, every)
+    return 0, layers
+
+
+def _lists(hf_config: Any) -> list[tuple[str, list[Any]]]:
+    """What the configuration says block by block."""
+    layers = hf_config.num_hidden_layers
+    return [(name, value) for name, value in vars(hf_config).items()
+            if isinstance(value, list) and len(value) == layers > 1]  # fmt: skip
 
 
 @contextmanager
@@ -106,9 +129,8 @@ def _config_object(config: dict[str, Any]) -> Any:
 
 
 def _set_depth(hf_config: Any, layers: int) -> None:
-    types = getattr(hf_config, "layer_types", None)
-    if types:
-        hf_config.layer_types = [types[i % len(types)] for i in range(layers)]
+    for name, values in _lists(hf_config):
+        setattr(hf_config, name, [values[i % len(values)] for i in range(layers)])
     hf_config.num_hidden_layers = layers
 
 
@@ -152,7 +174,7 @@ def _targets(model: nn.Module, names: tuple[str, ...]) -> set[str]:
     chosen: set[str] = set()
     for name in names:
         if name == "attention":
-            matches = {path.rpartition(".")[2] for path in products if "attn" in path.rpartition(".")[0]}
+            matches = {path.rpartition(".")[2] for path in products if _is_attention(path)}
             matches = {f"attn.{match}" if match == "c_proj" else match for match in matches}
         else:
             matches = {name} if any(path == name or path.endswith(f".{name}") for path in products) else set()
@@ -161,6 +183,11 @@ def _targets(model: nn.Module, names: tuple[str, ...]) -> set[str]:
             raise CourseError(f"lora_targets: the model has no linear layer {name!r}; it has {known}")
         chosen |= matches
     return chosen
+
+
+def _is_attention(path: str) -> bool:
+    owner = path.rpartition(".")[0]
+    return "attn" in owner or "attention" in owner
 
 
 def _is_conv1d(module: nn.Module) -> bool:
@@ -197,18 +224,23 @@ def _reentrant(recipe: Recipe) -> bool:
 
 
 def _checkpoint_segments(model: nn.Module, every: int, reentrant: bool) -> None:
-    """Puts each ``every`` consecutive blocks of the model's longest block list behind one checkpoint."""
-    owner, name, blocks = max(
+    """Puts each ``every`` consecutive blocks behind one checkpoint."""
+    owner, name, blocks = _blocks(model)
+    segments = [_Segment(list(blocks[i : i + every]), reentrant) for i in range(0, len(blocks), every)]
+    setattr(owner, name, nn.ModuleList(segments))
+
+
+def _blocks(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
+    """The model's blocks: the list of modules that holds the most parameters; and where it hangs."""
+    return max(
         (
             (owner, name, child)
             for owner in model.modules()
             for name, child in owner.named_children()
             if isinstance(child, nn.ModuleList)
         ),
-        key=lambda found: len(found[2]),
+        key=lambda found: sum(each.numel() for each in found[2].parameters()),
     )
-    segments = [_Segment(list(blocks[i : i + every]), reentrant) for i in range(0, len(blocks), every)]
-    setattr(owner, name, nn.ModuleList(segments))
 
 
 def _flash_attention(

@@ -36,7 +36,8 @@ def loss_of(recipe: Recipe) -> LossOf:
 def _of_hidden(model: Any, batch: dict[str, Tensor], loss: _HeadLoss) -> Tensor:
     whole = model.get_base_model() if hasattr(model, "get_base_model") else model
     inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    hidden = whole.base_model(**inputs).last_hidden_state
+    decoder = whole.model if whole.base_model is whole else whole.base_model
+    hidden = decoder(**inputs).last_hidden_state
     labels = F.pad(batch["labels"], (0, 1), value=-100)[..., 1:].contiguous()
     return loss(hidden, whole.get_output_embeddings(), labels)
 
