@@ -12,6 +12,11 @@ from the model, so device use is a range, drawn so that two causes are visible:
   Mistral-7B on an A100 for which both figures are known (foundation-model-stack/fms-acceleration),
   the slack was 0 to 66 % of the coming and going part; 55 % covers 29 of them.
 
+A dry run knows which tensors come and go, and when. What PyTorch holds for them is then no guess:
+:mod:`~course_lib.allocator` replays them, and the high end is what it holds, 2 % for what the replay
+leaves out (kernels' own scratch, an order of events that differs), and the context. That slack above is the
+ledger's.
+
 The low end has no slack at all: when the card is full, the allocator gives its cached blocks back
 and tries again (``release_cached_blocks`` in PyTorch's CUDACachingAllocator.cpp), so a run may
 live between the two ends. One model on one card: other setups may fall outside.
@@ -26,6 +31,7 @@ from course_lib.units import GIB, MIB
 
 CONTEXT_LOW_BYTES, CONTEXT_HIGH_BYTES = 300 * MIB, 900 * MIB
 SLACK_PERCENT = 55
+REPLAY_PERCENT = 2
 MOST_BUDGET_GIB = 2**20
 
 Verdict = Literal["fits", "tight", "does-not-fit"]
@@ -54,6 +60,17 @@ def device_range(allocated_bytes: int, resident_bytes: int) -> DeviceRange:
     coming_and_going_bytes = max(0, allocated_bytes - resident_bytes)
     slack_bytes = coming_and_going_bytes * SLACK_PERCENT // 100
     return DeviceRange(allocated_bytes + CONTEXT_LOW_BYTES, allocated_bytes + CONTEXT_HIGH_BYTES + slack_bytes)
+
+
+def replayed_range(allocated_bytes: int, reserved_bytes: int) -> DeviceRange:
+    """What the card has in use at the peak of a step whose tensors have been replayed.
+
+    Args:
+        allocated_bytes: the peak of allocated memory.
+        reserved_bytes: what the caching allocator holds at its most, where nothing presses.
+    """
+    margin_bytes = reserved_bytes * REPLAY_PERCENT // 100
+    return DeviceRange(allocated_bytes + CONTEXT_LOW_BYTES, reserved_bytes + margin_bytes + CONTEXT_HIGH_BYTES)
 
 
 class Capacity(Protocol):

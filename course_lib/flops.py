@@ -6,15 +6,13 @@ multiplication and an addition are two operations.
 """
 
 import json
-from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from course_lib.dryrun import on_meta
-from course_lib.dryrun.hf_model import batch_of, build_model, depth_of, flash_in_transformers, period_of
-from course_lib.dryrun.quantized import quantised_products
+from course_lib.dryrun import on_meta, stand_ins
+from course_lib.dryrun.hf_model import batch_of, build_model, depth_of, pattern_of
 from course_lib.recipe import Recipe
 from course_lib.training import autocast_of
 
@@ -32,18 +30,17 @@ def step_flops(config: dict[str, Any], recipe: Recipe) -> int:
 @cache
 def _counted(config_json: str, recipe: Recipe) -> int:
     config = json.loads(config_json)
-    layers, period = depth_of(config), period_of(config, recipe)
-    if layers <= 2 * period:
+    layers, (before, period) = depth_of(config), pattern_of(config, recipe)
+    if layers <= before + 2 * period:
         return recipe.accum * _flops_at_depth(config, recipe, layers)
-    first = layers % period + period
+    first = before + (layers - before) % period + period
     one, two = (_flops_at_depth(config, recipe, depth) for depth in (first, first + period))
     return recipe.accum * (one + (two - one) * ((layers - first) // period))
 
 
 def _flops_at_depth(config: dict[str, Any], recipe: Recipe, layers: int) -> int:
     model = build_model(config, recipe, layers)
-    quantised = quantised_products() if recipe.quant != "none" else nullcontext()
-    with flash_in_transformers(), quantised, on_meta(), FlopCounterMode(display=False) as counter:
+    with stand_ins(model, recipe), on_meta(), FlopCounterMode(display=False) as counter:
         with autocast_of(recipe)():
             loss = model(**batch_of(recipe)).loss
         loss.backward()

@@ -31,7 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.accounts import ACCOUNTS, Account, Moment
-from course_lib.trace import Change, Event, Trace
+from course_lib.trace import Change, Event, Tensor, Trace
 from course_lib.units import round_to_block
 
 _RESIDENT = -1  #: born before the first operator
@@ -119,25 +119,28 @@ class Meter(TorchDispatchMode):
 
     def trace(self) -> Trace:
         """What happened since ``__enter__``, as a :class:`~course_lib.trace.Trace`."""
-        changes: dict[int, list[list[int]]] = {}
+        changes: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
         for each in self._allocations:
             account = ACCOUNTS.index(each.account or Account.TEMPORARY)
-            for when, part, sign in ((each.born, 0, 1), (each.died, 1, -1)):
+            tensor = Tensor(account, each.size_bytes, self._operator_at(each.born))
+            for when, part in ((each.born, 0), (each.died, 1)):
                 if when != _NEVER:
-                    change = changes.setdefault(when, [[0] * len(ACCOUNTS), [0] * len(ACCOUNTS)])[part]
-                    change[account] += sign * round_to_block(each.size_bytes)
+                    changes.setdefault(when, ([], []))[part].append(tensor)
         for when in range(1, len(self._operators)):  # a moment in which nothing is allocated still begins
             if self._operators[when][0] is not self._operators[when - 1][0]:
-                changes.setdefault(when, [[0] * len(ACCOUNTS), [0] * len(ACCOUNTS)])
+                changes.setdefault(when, ([], []))
         events = []
         for when in sorted(changes):
-            moment, operator = (Moment.LOAD, "resident") if when == _RESIDENT else self._operators[when]
+            moment = Moment.LOAD if when == _RESIDENT else self._operators[when][0]
             born, died = changes[when]
-            if any(born) or not any(died):
-                events.append(Event(moment, operator, _change(born)))
-            if any(died):
-                events.append(Event(moment, "free", _change(died)))
+            if born or not died:
+                events.append(Event(moment, self._operator_at(when), _change(born), born=tuple(born)))
+            if died:
+                events.append(Event(moment, "free", _change(died, -1), died=tuple(died)))
         return Trace(tuple(events), self.static_bytes())
+
+    def _operator_at(self, when: int) -> str:
+        return "resident" if when == _RESIDENT else self._operators[when][1]
 
     @property
     def live(self) -> dict[Account, int]:
@@ -272,6 +275,9 @@ def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
         yield from tensors_in(tuple(tree.values()))
 
 
-def _change(change: list[int]) -> Change:
-    weights, gradients, optimizer, activations, temporary = change
+def _change(tensors: Iterable[Tensor], sign: int = 1) -> Change:
+    sums = [0] * len(ACCOUNTS)
+    for tensor in tensors:
+        sums[tensor.account] += sign * round_to_block(tensor.size_bytes)
+    weights, gradients, optimizer, activations, temporary = sums
     return weights, gradients, optimizer, activations, temporary

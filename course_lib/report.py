@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from course_lib.accounts import ACCOUNTS, STEP_MOMENTS, Account, Moment
-from course_lib.device import Capacity, DeviceRange, Verdict, device_range
+from course_lib.device import Capacity, DeviceRange, Verdict, device_range, replayed_range
 from course_lib.recipe import Recipe
 
 STATIC_ACCOUNTS = (Account.WEIGHTS, Account.GRADIENTS, Account.OPTIMIZER)
@@ -33,7 +33,8 @@ class Forecast(Protocol):
 class Report:
     """A forecast for one model and recipe, held against a card where one is named.
 
-    ``params`` counts the base model, ``trainable`` what is trained.
+    ``params`` counts the base model, ``trainable`` what is trained; ``reserved_bytes`` is what PyTorch holds for the
+    tensors, where they have been replayed.
     """
 
     model: str
@@ -42,9 +43,12 @@ class Report:
     recipe: Recipe
     forecast: Forecast
     card: Capacity | None = None
+    reserved_bytes: int | None = None
 
     @property
     def device(self) -> DeviceRange:
+        if self.reserved_bytes is not None:
+            return replayed_range(self.forecast.peak_bytes, self.reserved_bytes)
         static = self.forecast.static_bytes
         return device_range(self.forecast.peak_bytes, static[Account.WEIGHTS] + static[Account.OPTIMIZER])
 
@@ -67,6 +71,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON holds it; every size in bytes."""
         forecast, device = self.forecast, self.device
+        held = {} if self.reserved_bytes is None else {"reserved_bytes": self.reserved_bytes}
         return {
             "model": {"name": self.model, "params": self.params, "trainable": self.trainable},
             "recipe": self.recipe.to_dict(),
@@ -75,6 +80,7 @@ class Report:
             "accounts_at_peak": {str(account): forecast.at_peak[account] for account in ACCOUNTS},
             "moments": {str(moment): forecast.moment_peaks[moment] for moment in STEP_MOMENTS},
             "static_bytes": {str(account): forecast.static_bytes[account] for account in STATIC_ACCOUNTS},
+            **held,
             "device_used_bytes": {"low": device.low_bytes, "high": device.high_bytes},
             "gpu": {"name": self.card.name, "usable_bytes": self.card.usable_bytes} if self.card else None,
             "verdict": self.verdict,

@@ -16,12 +16,22 @@ from course_lib.accounts import ACCOUNTS, STEP_MOMENTS, Account, Moment
 Change = tuple[int, int, int, int, int]  #: signed bytes, one entry per account, in the order of ACCOUNTS
 
 
+class Tensor(NamedTuple):
+    """One tensor's memory, as far as the allocator cares."""
+
+    account: int  #: index into ACCOUNTS
+    size_bytes: int  #: as asked for, not rounded
+    operator: str  #: that made it
+
+
 class Event(NamedTuple):
-    """Memory changed hands: ``change[i]`` bytes more (or less) in ``ACCOUNTS[i]``."""
+    """Memory changed hands: ``change[i]`` bytes more (or less) in ``ACCOUNTS[i]``, in blocks."""
 
     moment: Moment
     operator: str  #: the operator that allocated, or "free"
     change: Change
+    born: tuple[Tensor, ...] = ()
+    died: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,39 @@ FURTHER: list[tuple[str, dict[str, Any]]] = [
     ("llama3.2-1b", {"lora_rank": 8, "lora_dropout": 0.0, "checkpoint": "block", "seq": 512}),
     ("mistral-7b", {"precision": "amp-fp16", "checkpoint": "block", "optimizer_impl": "forloop", "seq": 512}),
 ]
+_ATTENTION, _EVERYWHERE = {"lora_rank": 16}, {"lora_rank": 16, "lora_targets": "all-linear"}
+#: Losses, fused kernels, optimizers and quantised weights: a grid that is slow, and a sample of it that is not.
+RECIPES: list[tuple[str, dict[str, Any]]] = [
+    *(
+        ("qwen2.5-0.5b", {"loss": loss, "precision": precision, "checkpoint": "block", "batch": 4, "seq": 1024, **lora})
+        for loss, precision, lora in product(
+            ("fused-ce", "fused-linear-ce", "chunked:8", "logits:8"), ("bf16", "amp-bf16", "fp32"), ({}, _ATTENTION)
+        )
+    ),
+    *(
+        ("mistral-7b", {"kernels": "fused", "attention": "flash", "checkpoint": checkpoint, "loss": "fused-linear-ce",
+                        "precision": precision, "batch": 4, "seq": 1024, **lora})
+        for precision, checkpoint, lora in product(
+            ("bf16", "amp-bf16-over-bf16"), ("none", "block"), ({}, _ATTENTION, _EVERYWHERE | {"lora_dropout": 0.0})
+        )
+    ),
+    *(
+        ("mistral-7b", {"quant": quant, "kbit_prepare": prepared, "precision": precision, "checkpoint": checkpoint,
+                        "batch": 4, "seq": 1024, **lora})
+        for quant, prepared, precision, checkpoint, lora in product(
+            ("nf4", "int8"), (False, True), ("bf16", "amp-fp16", "amp-bf16-over-bf16", "fp32"),
+            ("none", "block"), (_ATTENTION, _EVERYWHERE),
+        )
+    ),
+    *(
+        ("llama3.2-1b", {"optimizer": optimizer, "optimizer_impl": implementation, "checkpoint": "block", "seq": 256,
+                         **lora})
+        for optimizer, implementation, lora in product(
+            ("adamw-8bit", "paged-adamw-8bit", "adafactor"), ("foreach", "forloop"), ({}, _ATTENTION)
+        )
+    ),
+]  # fmt: skip
+RECIPE_SAMPLE = 11
 
 
 def name_of(case: tuple[str, dict[str, Any]]) -> str:
@@ -58,7 +91,8 @@ def compare(config: Config, name: str, settings: dict[str, Any]) -> Instant:
 
 def buffer_bytes(config: Config, recipe: Recipe) -> int:
     """All that the ledger leaves out of the weights: Llama's table of rotary frequencies, some hundred bytes."""
-    buffers = build_model(config, recipe, layers=1).buffers()
+    named = build_model(config, recipe, layers=1).named_buffers()
+    buffers = [buffer for name, buffer in named if "quantisation" not in name]
     sizes = {id(buffer): buffer.untyped_storage().nbytes() for buffer in buffers}
     assert sum(sizes.values()) < 1024
     return sum(sizes.values())
@@ -85,6 +119,18 @@ def test_the_grid_is_large_and_its_sample_meets_everything() -> None:
 
 @pytest.mark.parametrize("case", FURTHER, ids=name_of)
 def test_beside_the_grid(case: tuple[str, dict[str, Any]]) -> None:
+    model, settings = case
+    compare(read_config(model), model, settings)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name_of(case), marks=[pytest.mark.slow] if i % RECIPE_SAMPLE else [])
+        for i, case in enumerate(RECIPES)
+    ],
+)
+def test_losses_kernels_and_types(case: tuple[str, dict[str, Any]]) -> None:
     model, settings = case
     compare(read_config(model), model, settings)
 

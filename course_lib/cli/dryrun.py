@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from course_lib.allocator import replay
 from course_lib.cli import flags
 from course_lib.errors import CourseError
 from course_lib.hf_config import read_config, require_stated_sizes, shape_from_config, why_not_covered
@@ -49,7 +50,9 @@ def run(args: argparse.Namespace) -> int:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise CourseError(f"{args.model}: transformers cannot build or train this model as asked ({reason}); "
                           "correct the config, or try a shorter --seq") from error  # fmt: skip
-    report = Report(args.model, params, trainable, recipe, trace, card)
+    # Where only the bytes of the logits are known, nobody can say which tensors these are, nor replay them.
+    reserved = None if recipe.loss.startswith("logits") else replay(trace).reserved_bytes
+    report = Report(args.model, params, trainable, recipe, trace, card, reserved)
     if plot:
         from course_lib.plots import save_timeline
 

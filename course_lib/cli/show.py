@@ -89,8 +89,9 @@ def _moments_table(report: Report, unit: Unit) -> Table:
 
 def card_sentences(report: Report) -> Text:
     device, card = report.device, report.card
+    holds = f"PyTorch holds {format_bytes(report.reserved_bytes)} for it. " if report.reserved_bytes else ""
     said = Text(
-        "On the card, with CUDA context and allocator slack: "
+        f"{holds}On the card, with CUDA context and allocator slack: "
         f"{format_bytes(device.low_bytes)} to {format_bytes(device.high_bytes)}."
     )
     if card is None or report.verdict is None:

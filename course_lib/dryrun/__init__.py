@@ -11,22 +11,24 @@ layer norm's) is below a thousandth of a step and is not. A GradScaler's scalars
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import nn
 
-from course_lib.accounts import Moment
+from course_lib.accounts import ACCOUNTS, Account, Moment
 from course_lib.cublas import CUBLAS_WORKSPACE_BYTES, CUBLAS_WORKSPACES
 from course_lib.dryrun.autocast import autocast_on_meta
 from course_lib.dryrun.cuda_kernels import cuda_on_meta, scratch_bytes
+from course_lib.dryrun.fused import rotated_in_place
 from course_lib.dryrun.grow import at_depth
-from course_lib.dryrun.hf_model import batch_of, build_model, depth_of, flash_in_transformers, period_of
+from course_lib.dryrun.hf_model import batch_of, build_model, depth_of, flash_in_transformers, pattern_of
+from course_lib.dryrun.losses import loss_of
 from course_lib.dryrun.quantized import quantised_products
 from course_lib.errors import CourseError
 from course_lib.meter import Meter
 from course_lib.recipe import Recipe
-from course_lib.trace import Event, Trace
+from course_lib.trace import Event, Tensor, Trace
 from course_lib.training import autocast_of, make_optimizer, train_step
 
 
@@ -73,7 +75,10 @@ def dry_run_config(config: dict[str, Any], recipe: Recipe, *, all_layers: bool =
     def run(layers: int) -> Trace:
         return _run_at_depth(config, recipe, layers)
 
-    return _with_cublas(run(layers) if all_layers else at_depth(run, layers, period_of(config, recipe)))
+    if all_layers:
+        return with_cublas(run(layers))
+    first, period = pattern_of(config, recipe)
+    return with_cublas(at_depth(run, layers, period, first))
 
 
 def _run_at_depth(config: dict[str, Any], recipe: Recipe, layers: int) -> Trace:
@@ -82,15 +87,29 @@ def _run_at_depth(config: dict[str, Any], recipe: Recipe, layers: int) -> Trace:
     batches = [batch_of(recipe) for _ in range(recipe.accum)]
 
     def step() -> None:
-        train_step(model, optimizer, batches, lambda model, batch: model(**batch).loss, autocast_of(recipe))
+        train_step(model, optimizer, batches, loss_of(recipe), autocast_of(recipe))
 
-    with flash_in_transformers(), quantised_products() if recipe.quant != "none" else nullcontext():
+    with stand_ins(model, recipe):
         return dry_run(model, step, optimizer)
 
 
-def _with_cublas(trace: Trace) -> Trace:
+@contextmanager
+def stand_ins(model: nn.Module, recipe: Recipe) -> Iterator[None]:
+    """Within it, what ``recipe`` asks of libraries whose kernels need a card runs on the meta device."""
+    with ExitStack() as stack:
+        stack.enter_context(flash_in_transformers(recipe))
+        if recipe.quant != "none":
+            stack.enter_context(quantised_products())
+        if recipe.kernels == "fused":
+            stack.enter_context(rotated_in_place(model))
+        yield
+
+
+def with_cublas(trace: Trace) -> Trace:
     """cuBLAS's two workspaces, which stay once the first step has run."""
-    workspaces = Event(Moment.LOAD, "cublas workspaces", (0, 0, 0, 0, CUBLAS_WORKSPACES * CUBLAS_WORKSPACE_BYTES))
+    made = (Tensor(ACCOUNTS.index(Account.TEMPORARY), CUBLAS_WORKSPACE_BYTES, "cublas"),) * CUBLAS_WORKSPACES
+    total = CUBLAS_WORKSPACES * CUBLAS_WORKSPACE_BYTES
+    workspaces = Event(Moment.LOAD, "cublas workspaces", (0, 0, 0, 0, total), born=made)
     return Trace((workspaces, *trace.events), trace.static_bytes)
 
 
@@ -98,11 +117,6 @@ def _refuse_unsupported(recipe: Recipe) -> None:
     import transformers
 
     version = transformers.__version__
-    losses = {"hf"} | ({"hf-4.48"} if version.startswith("4.48.") else set())
-    refusals = (
-        (recipe.kernels != "stock", f"kernels {recipe.kernels}"),
-        (recipe.loss not in losses, f"loss {recipe.loss} with transformers {version}"),
-    )
-    for unsupported, what in refusals:
-        if unsupported:
-            raise CourseError(f"the dry run does not support {what}; `course ledger` may")
+    if recipe.loss == "hf-4.48" and not version.startswith("4.48."):
+        raise CourseError(f"the dry run does not support loss hf-4.48 with transformers {version}, whose own loss it "
+                          "runs; choose loss hf, or ask `course ledger`")  # fmt: skip

@@ -109,7 +109,8 @@ def _cuda_attention(
     grouped = query.shape[1] != key.shape[1]
     sixteen_bit = query.dtype in (torch.float16, torch.bfloat16)
     head_dim = query.shape[-1]
-    if sixteen_bit and attn_mask is None and head_dim <= 256:
+    one_width = value.shape[-1] == head_dim  # FlashAttention knows only one
+    if sixteen_bit and attn_mask is None and head_dim <= 256 and one_width:
         if padding := -head_dim % 8:
             query, key, value = (torch.nn.functional.pad(tensor, (0, padding)) for tensor in (query, key, value))
             scale = head_dim**-0.5 if scale is None else scale

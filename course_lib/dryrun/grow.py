@@ -7,24 +7,29 @@ depth, event by event, so that the moment of the peak may move with depth as it 
 happens in one operator for all blocks together (Adam's foreach temporary) grows linearly instead.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from course_lib.trace import Change, Event, Trace
+from course_lib.trace import Change, Event, Tensor, Trace
 
 
-def at_depth(run: Callable[[int], Trace], layers: int, period: int = 1) -> Trace:
+def at_depth(run: Callable[[int], Trace], layers: int, period: int = 1, first: int = 0) -> Trace:
     """The trace of ``layers`` blocks, from two shallow runs where these are less work.
 
     Args:
         run: makes and runs the model with as many blocks, and returns its trace.
         layers: how many blocks the model in question has.
         period: after so many blocks the model, or what the recipe does with it, repeats itself.
+        first: how many blocks come before that.
     """
-    shallow = layers % period + 2 * period
+    shallow = first + (layers - first) % period + 2 * period
     if shallow + period >= layers:
         return run(layers)
-    return grow(run(shallow), run(shallow + period), (layers - shallow) // period)
+    try:
+        return grow(run(shallow), run(shallow + period), (layers - shallow) // period)
+    except ValueError:  # the step is not periodic although the model is
+        return run(layers)
 
 
 def grow(shallow: Trace, deeper: Trace, periods: int) -> Trace:
@@ -85,7 +90,7 @@ def _first_piece(short: list[Event], long: list[Event]) -> tuple[int, int]:
 
 
 def _where_the_run_starts(short: list[Event], long: list[Event]) -> int | None:
-    """The index at which ``long`` has a run inserted: of all that fit, the one that changes fewest sizes."""
+    """The index at which ``long`` has a run inserted: of all that fit, the one that changes fewest events."""
     added = len(long) - len(short)
     keys, more = _keys(short), _keys(long)
     prefix = _common(keys, more)
@@ -94,26 +99,52 @@ def _where_the_run_starts(short: list[Event], long: list[Event]) -> int | None:
     if added < 0 or first > last:
         return None
     best, start = 0, first
-    gain = 0  # how many fewer sizes change when the run starts at i instead of at first
+    gain = 0  # how many fewer events change when the run starts at i instead of at first
     for i in range(first, last):
-        gain += (short[i].change == long[i].change) - (short[i].change == long[i + added].change)
+        gain += _same(short[i], long[i]) - _same(short[i], long[i + added])
         if gain > best:
             best, start = gain, i + 1
     return start
+
+
+def _same(a: Event, b: Event) -> bool:
+    return a.change == b.change and _sizes(a) == _sizes(b)
+
+
+def _sizes(event: Event) -> list[int]:
+    return sorted(tensor.size_bytes for tensor in event.born + event.died)
 
 
 def _keys(events: list[Event]) -> list[str]:
     return [event.operator for event in events]
 
 
-def _common(a: list[str], b: list[str]) -> int:
+def _common(a: Sequence[object], b: Sequence[object]) -> int:
     """How many entries the two lists share from the start."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _extend(short: Event, long: Event, periods: int) -> Event:
+    if short.change == long.change:  # nothing that grows
+        return short
     change = tuple(a + periods * (b - a) for a, b in zip(short.change, long.change, strict=True))
-    return short._replace(change=_as_change(change))
+    born, died = (tuple(_extend_tensors(a, b, periods)) for a, b in ((short.born, long.born), (short.died, long.died)))
+    return short._replace(change=_as_change(change), born=born, died=died)
+
+
+def _extend_tensors(short: tuple[Tensor, ...], long: tuple[Tensor, ...], periods: int) -> list[Tensor]:
+    """Tensors that grow with depth, or more of the same: one for each parameter of a further block."""
+    if len(short) == len(long):
+        return [_grown(a, b, periods) for a, b in zip(short, long, strict=True)]
+    start, added = _common(short, long), len(long) - len(short)
+    if long[start + added :] == short[start:]:
+        return [*short[:start], *(long[start : start + added] * periods), *short[start:]]
+    few, more = Counter(short), Counter(long)  # blocks added in several places: order is lost, sizes are not
+    return [tensor for tensor in more for _ in range(few[tensor] + periods * (more[tensor] - few[tensor]))]
+
+
+def _grown(short: Tensor, long: Tensor, periods: int) -> Tensor:
+    return short._replace(size_bytes=short.size_bytes + periods * (long.size_bytes - short.size_bytes))
 
 
 def _as_change(change: tuple[int, ...]) -> Change:

@@ -4,6 +4,7 @@ import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import lcm
 from typing import Any
 
@@ -11,14 +12,21 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from course_lib.dryrun.fused import fuse
 from course_lib.dryrun.quantized import quantise
 from course_lib.errors import CourseError
 from course_lib.recipe import Recipe
 from course_lib.training import weight_dtype
 
+#: Families to whose FlashAttention transformers 4.45, which fused kernels patched, gave keys once per query head.
+REPEAT_KV = ("mistral", "mixtral", "qwen2", "phi3")
 
-def build_model(config: dict[str, Any], recipe: Recipe, layers: int) -> nn.Module:
-    """The model of ``config``, cut or stretched to ``layers`` blocks, ready to train as ``recipe`` says."""
+
+def build_model(config: dict[str, Any], recipe: Recipe, layers: int, device: str = "meta") -> nn.Module:
+    """The model of ``config``, cut or stretched to ``layers`` blocks, ready to train as ``recipe`` says.
+
+    On a device other than ``meta`` its memory is there, and whatever numbers lay in it are the weights.
+    """
     import transformers
 
     hf_config = _config_object(config)
@@ -26,24 +34,32 @@ def build_model(config: dict[str, Any], recipe: Recipe, layers: int) -> nn.Modul
     hf_config.use_cache = False
     with _default_dtype(weight_dtype(recipe)), torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        attention = "eager" if recipe.attention == "eager" else "sdpa"
-        model = transformers.AutoModelForCausalLM.from_config(hf_config, attn_implementation=attention)
+        # Left alone, transformers takes sdpa, and eager for the few models that have no other.
+        asked = {"attn_implementation": "eager"} if recipe.attention == "eager" else {}
+        model = transformers.AutoModelForCausalLM.from_config(hf_config, **asked)
     if getattr(model, "loss_type", None) is None:  # GPT-2's name does not say it; transformers would remark on that
         model.loss_type = "ForCausalLM"
     model.train()
+    if device != "meta":
+        model.to_empty(device=device)
+        model.tie_weights()
     if recipe.quant != "none":
         quantise(model, recipe)
     if recipe.attention == "flash":
         model.config._attn_implementation = "flash_attention_2"  # its function is ours within flash_in_transformers
     if recipe.checkpoint_every == 1:
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-        enable({"use_reentrant": False})
+        enable({"use_reentrant": _reentrant(recipe)})
+    if recipe.checkpoint_every and _reentrant(recipe) and recipe.lora_rank:
+        model.enable_input_require_grads()  # or a reentrant checkpoint over a frozen embedding trains nothing
     if recipe.kbit_prepare:
         _prepare_for_kbit(model, recipe)
     if recipe.lora_rank:
         model = _with_adapters(model, recipe)
     if recipe.checkpoint_every > 1:
-        _checkpoint_segments(model, recipe.checkpoint_every)
+        _checkpoint_segments(model, recipe.checkpoint_every, _reentrant(recipe))
+    if recipe.kernels == "fused":
+        fuse(model, recipe)
     return model
 
 
@@ -52,31 +68,53 @@ def depth_of(config: dict[str, Any]) -> int:
     return _config_object(config).num_hidden_layers
 
 
-def period_of(config: dict[str, Any], recipe: Recipe) -> int:
-    """After how many blocks the model repeats itself: layer types that alternate, segments of K blocks."""
-    types = getattr(_config_object(config), "layer_types", None) or ["same"]
-    pattern = next(p for p in range(1, len(types) + 1) if all(a == b for a, b in zip(types, types[p:], strict=False)))
-    return lcm(pattern, max(1, recipe.checkpoint_every))
+def pattern_of(config: dict[str, Any], recipe: Recipe) -> tuple[int, int]:
+    """How many blocks come before the model repeats itself, and after how many blocks it does.
+
+    Two blocks are alike that have the same parameters and the same entries in the configuration's lists (windowed and
+    full attention in turn, experts in every second block, dense blocks first); K blocks of a segment belong together.
+    """
+    hf_config, every = _config_object(config), max(1, recipe.checkpoint_every)
+    layers = hf_config.num_hidden_layers
+    blocks = _blocks(build_model(config, Recipe(), layers))[2]
+    lists = [values for _, values in _lists(hf_config)]
+    kinds = [
+        ([(name, each.shape) for name, each in block.named_parameters()], [values[i] for values in lists])
+        for i, block in enumerate(blocks)
+    ]
+    for first in range(layers):
+        rest = kinds[first:]
+        for period in range(1, len(rest) // 2 + 1):
+            if all(a == b for a, b in zip(rest, rest[period:], strict=False)):
+                return -(-first // every) * every, lcm(period, every)
+    return 0, layers
+
+
+def _lists(hf_config: Any) -> list[tuple[str, list[Any]]]:
+    """What the configuration says block by block."""
+    layers = hf_config.num_hidden_layers
+    return [(name, value) for name, value in vars(hf_config).items()
+            if isinstance(value, list) and len(value) == layers > 1]  # fmt: skip
 
 
 @contextmanager
-def flash_in_transformers() -> Iterator[None]:
+def flash_in_transformers(recipe: Recipe) -> Iterator[None]:
     """transformers' ``flash_attention_2`` without its package: PyTorch's flash operator takes the same memory."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as functions
 
     before = functions["flash_attention_2"]
-    functions["flash_attention_2"] = _flash_attention
+    functions["flash_attention_2"] = partial(_flash_attention, repeats=recipe.kernels == "fused")
     try:
         yield
     finally:
         functions["flash_attention_2"] = before
 
 
-def batch_of(recipe: Recipe) -> dict[str, Tensor]:
+def batch_of(recipe: Recipe, device: str = "meta") -> dict[str, Tensor]:
     """One micro-batch as a causal language model takes it: three int64 tensors ``[batch, seq]``."""
     size = (recipe.batch, recipe.seq)
     return {
-        name: torch.ones(size, dtype=torch.long, device="meta") for name in ("input_ids", "attention_mask", "labels")
+        name: torch.ones(size, dtype=torch.long, device=device) for name in ("input_ids", "attention_mask", "labels")
     }
 
 
@@ -91,9 +129,8 @@ def _config_object(config: dict[str, Any]) -> Any:
 
 
 def _set_depth(hf_config: Any, layers: int) -> None:
-    types = getattr(hf_config, "layer_types", None)
-    if types:
-        hf_config.layer_types = [types[i % len(types)] for i in range(layers)]
+    for name, values in _lists(hf_config):
+        setattr(hf_config, name, [values[i % len(values)] for i in range(layers)])
     hf_config.num_hidden_layers = layers
 
 
@@ -137,7 +174,7 @@ def _targets(model: nn.Module, names: tuple[str, ...]) -> set[str]:
     chosen: set[str] = set()
     for name in names:
         if name == "attention":
-            matches = {path.rpartition(".")[2] for path in products if "attn" in path.rpartition(".")[0]}
+            matches = {path.rpartition(".")[2] for path in products if _is_attention(path)}
             matches = {f"attn.{match}" if match == "c_proj" else match for match in matches}
         else:
             matches = {name} if any(path == name or path.endswith(f".{name}") for path in products) else set()
@@ -148,6 +185,11 @@ def _targets(model: nn.Module, names: tuple[str, ...]) -> set[str]:
     return chosen
 
 
+def _is_attention(path: str) -> bool:
+    owner = path.rpartition(".")[0]
+    return "attn" in owner or "attention" in owner
+
+
 def _is_conv1d(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D"  # GPT-2's linear layer, with its weight transposed
 
@@ -155,9 +197,9 @@ def _is_conv1d(module: nn.Module) -> bool:
 class _Segment(nn.Module):
     """Consecutive blocks behind one checkpoint; called as a single block is called."""
 
-    def __init__(self, blocks: list[nn.Module]) -> None:
+    def __init__(self, blocks: list[nn.Module], reentrant: bool) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks, self.reentrant = nn.ModuleList(blocks), reentrant
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -167,7 +209,7 @@ class _Segment(nn.Module):
             return getattr(blocks[0], name)
 
     def forward(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return checkpoint(self._run, hidden, *args, use_reentrant=False, **kwargs)
+        return checkpoint(partial(self._run, **kwargs), hidden, *args, use_reentrant=self.reentrant)
 
     def _run(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
         for block in self.blocks:
@@ -176,29 +218,40 @@ class _Segment(nn.Module):
         return out
 
 
-def _checkpoint_segments(model: nn.Module, every: int) -> None:
-    """Puts each ``every`` consecutive blocks of the model's longest block list behind one checkpoint."""
-    owner, name, blocks = max(
+def _reentrant(recipe: Recipe) -> bool:
+    """The fused kernels came with transformers before 5, whose checkpoints are reentrant unless asked otherwise."""
+    return recipe.kernels == "fused"
+
+
+def _checkpoint_segments(model: nn.Module, every: int, reentrant: bool) -> None:
+    """Puts each ``every`` consecutive blocks behind one checkpoint."""
+    owner, name, blocks = _blocks(model)
+    segments = [_Segment(list(blocks[i : i + every]), reentrant) for i in range(0, len(blocks), every)]
+    setattr(owner, name, nn.ModuleList(segments))
+
+
+def _blocks(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
+    """The model's blocks: the list of modules that holds the most parameters; and where it hangs."""
+    return max(
         (
             (owner, name, child)
             for owner in model.modules()
             for name, child in owner.named_children()
             if isinstance(child, nn.ModuleList)
         ),
-        key=lambda found: len(found[2]),
+        key=lambda found: sum(each.numel() for each in found[2].parameters()),
     )
-    segments = [_Segment(list(blocks[i : i + every])) for i in range(0, len(blocks), every)]
-    setattr(owner, name, nn.ModuleList(segments))
 
 
 def _flash_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, dropout: float = 0.0,
-    scaling: float | None = None, **_: Any,
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, dropout: float = 0.0,
+    scaling: float | None = None, *, repeats: bool = False, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """``[B, heads, T, D]`` in, ``[B, T, heads, D]`` out; key and value heads are not repeated."""
+    """``[B, heads, T, D]`` in, ``[B, T, heads, D]`` out; key and value heads are not repeated but by old code."""
     if query.dtype is torch.float32:  # as transformers does for its flash kernels
         query, key, value = (part.to(torch.bfloat16) for part in (query, key, value))
-    mixed = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout, True, False, scale=scaling)[
-        0
-    ]
-    return mixed.transpose(1, 2), None
+    if repeats and module.config.model_type in REPEAT_KV:
+        times = query.shape[1] // key.shape[1]
+        key, value = (part.repeat_interleave(times, dim=1) for part in (key, value))
+    flash = torch.ops.aten._scaled_dot_product_flash_attention
+    return flash(query, key, value, dropout, True, False, scale=scaling)[0].transpose(1, 2), None

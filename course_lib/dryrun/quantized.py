@@ -24,13 +24,19 @@ BLOCKSIZE, NESTED_BLOCKSIZE = 64, 256
 
 
 def quantise(model: nn.Module, recipe: Recipe) -> None:
-    """Replace every linear layer of ``model`` but its head by a quantised one; ``model`` lives on meta."""
+    """Replace every linear layer of ``model`` but its head by a quantised one.
+
+    Raises:
+        CourseError: bitsandbytes is missing; int8 on a device other than meta.
+    """
     bnb = _bitsandbytes()
     head = model.get_output_embeddings()  # type: ignore[operator]
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.Linear) and child is not head:
                 make = _nf4_layer if recipe.quant == "nf4" else _int8_layer
+                if child.weight.device.type != "meta":
+                    make = _real_nf4_layer
                 setattr(parent, name, make(bnb, child, recipe))
     setattr(model, "is_loaded_in_4bit" if recipe.quant == "nf4" else "is_loaded_in_8bit", True)
 
@@ -77,6 +83,22 @@ def _nf4_layer(bnb: Any, linear: nn.Linear, recipe: Recipe) -> nn.Module:
     return layer
 
 
+def _real_nf4_layer(bnb: Any, linear: nn.Linear, recipe: Recipe) -> nn.Module:
+    """bitsandbytes' own quantisation of numbers that are there."""
+    if recipe.quant != "nf4":
+        raise CourseError(f"quant {recipe.quant}: only nf4 is measured on a device; choose quant nf4")
+    layer = bnb.nn.Linear4bit(
+        linear.in_features, linear.out_features, linear.bias is not None, torch.bfloat16,
+        compress_statistics=recipe.double_quant, quant_type="nf4", device="meta",
+    )  # fmt: skip
+    weight = bnb.nn.Params4bit(
+        linear.weight.detach(), requires_grad=False, compress_statistics=recipe.double_quant, quant_type="nf4",
+        module=layer,
+    )  # fmt: skip
+    layer.weight, layer.bias = weight.to(linear.weight.device), linear.bias
+    return layer
+
+
 def _quant_state(bnb: Any, weight: Tensor, double: bool) -> Any:
     blocks = ceil(weight.numel() / BLOCKSIZE)
     common = {
@@ -109,6 +131,15 @@ def _int8_layer(bnb: Any, linear: nn.Linear, _: Recipe) -> nn.Module:
     return layer
 
 
+def dense_weight(layer: Any, dtype: torch.dtype) -> Tensor:
+    """The matrix of ``layer`` as ``[outputs, inputs]`` in ``dtype``: its own, or made anew from 4 or 8 bits."""
+    state = getattr(layer, "state", None) or getattr(layer, "quant_state", None)
+    if state is None:
+        weight = layer.weight.t() if type(layer).__name__ == "Conv1D" else layer.weight
+        return weight.to(dtype)
+    return _dequantise(state, dtype) if hasattr(state, "absmax") else _from_int8(state, dtype)
+
+
 def _meta(size: int | tuple[()] = (), dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.empty(size, dtype=dtype, device="meta")
 
@@ -129,6 +160,10 @@ def _dequantise(state: Any, dtype: torch.dtype) -> Tensor:
         absmax = torch.empty(state.absmax.shape, dtype=torch.float32, device="meta")
         absmax += state.offset
     return torch.empty(tuple(state.shape), dtype=state.dtype, device="meta").to(dtype)
+
+
+def _from_int8(state: Any, dtype: torch.dtype) -> Tensor:
+    return state.CB.to(dtype, copy=True).mul_(state.SCB.unsqueeze(1))
 
 
 class _Product4bit(torch.autograd.Function):
@@ -162,5 +197,4 @@ class _Product8bit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         dtype = ctx.kept.dtype
-        matrix = ctx.state.CB.to(dtype, copy=True).mul_(ctx.state.SCB.unsqueeze(1))
-        return grad.to(dtype) @ matrix, None, None
+        return grad.to(dtype) @ _from_int8(ctx.state, dtype), None, None

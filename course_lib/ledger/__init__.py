@@ -10,7 +10,7 @@ from math import ceil
 from course_lib.accounts import Account
 from course_lib.device import Capacity
 from course_lib.errors import CourseError
-from course_lib.ledger.at_work import backward_bytes, forward_bytes
+from course_lib.ledger.at_work import backward_bytes, forward_bytes, passing_bytes
 from course_lib.ledger.bill import Bill, Entry, Instant
 from course_lib.ledger.block import Block
 from course_lib.ledger.gradients import gradient_entries
@@ -77,6 +77,10 @@ def _activations(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
             "MatMul8bitLt in bitsandbytes/autograd/_functions.py",
         )  # fmt: skip
         yield _casts(layers * block.cached_casts_bytes, (Instant.FORWARD_TOP, Instant.FORWARD_END))
+        yield Entry(
+            Account.TEMPORARY, "what the block at work takes, keeping nothing", (Instant.FORWARD_TOP,),
+            passing_bytes(block), "the most at once", _BLOCK_SOURCE,
+        )  # fmt: skip
         if recipe.kernels == "fused":  # stock checkpoints are not reentrant, and stop before they make it
             yield Entry(
                 Account.TEMPORARY, "the recomputed segment's output", (Instant.BACKWARD_TOP, Instant.BACKWARD_BOTTOM),

@@ -36,6 +36,21 @@ def backward_bytes(block: Block) -> int:
     return max(places)
 
 
+def passing_bytes(block: Block) -> int:
+    """The most that is live while the block runs forward behind a checkpoint, which keeps only what went in.
+
+    In the MLP: what the first products returned, the activation, their product, and the residual stream; where the
+    whole score matrix is built, in attention.
+    """
+    shape, tokens = block.shape, block.recipe.tokens
+    stream = (block.w + (4 if shape.family == "gpt2" and block.recipe.autocast else block.w)) * shape.hidden
+    wide = 4 if shape.family == "gpt2" and block.recipe.autocast else block.m
+    places = [3 * wide * shape.ffn + stream]
+    if block.attention_kind == "scores":
+        places.append((block.softmax_bytes + block.s) * shape.heads * block.recipe.seq + stream)
+    return round(max(places) * tokens) + block.dequantised_bytes
+
+
 def _mlp_extra(block: Block) -> float:
     """Gradients of the MLP's inner tensors, three at once, and the residual stream's, per token.
 

@@ -46,7 +46,7 @@ class Block:
     @property
     def m(self) -> int:
         """Bytes of a number between the MLP's products; quantised products return their input's type."""
-        return 4 if self.recipe.kbit_prepare else self.recipe.compute_bytes
+        return self.recipe.compute_bytes if self.recipe.quant == "none" else self.w
 
     @property
     def w(self) -> int:
@@ -115,9 +115,14 @@ class Block:
     @property
     def weight_casts_bytes(self) -> int:
         """The copies that the block's own backward pass needs: frozen fp32 weights are cast, too, but not cached."""
-        fp32_matrices = self.recipe.autocast and self.recipe.weight_bytes == 4
-        frozen = 2 * self._matrix_elements if fp32_matrices and not self.trains_all else 0
-        return self.cached_casts_bytes + frozen
+        if self.trains_all or not self._casts_matrices:
+            return self.cached_casts_bytes
+        alone = [linear for linear in self.shape.linears if not (self.one_kernel_adapters and linear in self.adapted)]
+        return self.cached_casts_bytes + 2 * sum(linear.inputs * linear.outputs for linear in alone)
+
+    @property
+    def _casts_matrices(self) -> bool:
+        return self.recipe.autocast and self.recipe.weight_bytes == 4 and self.recipe.quant == "none"
 
     @property
     def _matrix_elements(self) -> int:
@@ -125,10 +130,17 @@ class Block:
 
     @property
     def dequantised_bytes(self) -> int:
-        """The largest matrix of the block in 16 bit (bytes, not per token), made anew for each of its products."""
-        if self.recipe.quant == "none":
-            return 0
-        return 2 * max(linear.inputs * linear.outputs for linear in self.shape.linears)
+        """The largest matrix that is made anew for each of its products, in their type (bytes, not per token)."""
+        if self.recipe.quant != "none":
+            made: tuple[Linear, ...] = self.shape.linears
+        else:
+            made = self.adapted if self.one_kernel_adapters and self._casts_matrices else ()
+        return self.product_bytes * max((linear.inputs * linear.outputs for linear in made), default=0)
+
+    @property
+    def product_bytes(self) -> int:
+        """Bytes of a number in a quantised product: its input's type, 16 bit under autocast."""
+        return 2 if self.recipe.autocast else self.w
 
     @property
     def shared_with_checkpoint_bytes(self) -> int:

@@ -5,6 +5,7 @@ bytes a logit takes at the worst moment depends on the loss's implementation, an
 """
 
 from collections.abc import Iterator
+from math import ceil
 
 from course_lib.accounts import Account
 from course_lib.ledger.bill import ALWAYS, Entry, Instant
@@ -17,7 +18,7 @@ _END, _HEAD = Instant.FORWARD_END, Instant.BACKWARD_HEAD
 
 def head_entries(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
     """Everything outside the blocks."""
-    tokens, w, s = recipe.tokens, recipe.norm_bytes, recipe.compute_bytes
+    tokens, w = recipe.tokens, recipe.norm_bytes
     trained = not recipe.lora_rank
     yield Entry(
         Account.ACTIVATIONS, "the batch", ALWAYS, 24 * tokens * recipe.accum,
@@ -46,14 +47,13 @@ def head_entries(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
     )  # fmt: skip
     yield from _logits(shape, recipe)
     if recipe.autocast and recipe.table_bytes == 4:
+        kept_cast = (_END,) if recipe.loss == "fused-linear-ce" else (_END, _HEAD)
+        # A frozen weight's cast is not cached: each product makes, and keeps, one of its own.
+        products = recipe.loss_number or 1 if recipe.loss.startswith("chunked") and not trained else 1
         yield Entry(
-            Account.ACTIVATIONS, "the head's weight cast to 16 bit by autocast", (_END, _HEAD),
-            2 * shape.vocab * shape.hidden, "2 B x V x H", "cached_cast in aten/src/ATen/autocast_mode.cpp",
-        )  # fmt: skip
-    if trained and recipe.loss == "fused-linear-ce":
-        yield Entry(
-            Account.TEMPORARY, "the head's gradient, made in the forward pass", (_END, _HEAD),
-            s * shape.vocab * shape.hidden, f"{s} B x V x H", "fused_linear_cross_entropy_forward in liger_kernel",
+            Account.ACTIVATIONS, "the head's weight cast to 16 bit by autocast", kept_cast,
+            products * 2 * shape.vocab * shape.hidden, f"{products} x 2 B x V x H",
+            "cached_cast in aten/src/ATen/autocast_mode.cpp",
         )  # fmt: skip
 
 
@@ -80,12 +80,12 @@ def logit_bytes(recipe: Recipe) -> tuple[float, float, float]:
     copy = 4 if s == 2 else 0
     if recipe.loss.startswith("logits"):
         return recipe.loss_number, recipe.loss_number, recipe.loss_number  # type: ignore[return-value]
-    if recipe.loss_number:  # one chunk at a time is copied to fp32, and differentiated
-        return s + (copy + 4) / recipe.loss_number + 4, 4, 4 + s + 8 / recipe.loss_number
+    if recipe.loss_number:  # all logits, but copies to fp32 and gradients of one chunk at a time
+        return s + copy / recipe.loss_number + 4, 4, 4 + 8 / recipe.loss_number
     return {
         "hf": (s + copy + 4, 4, 12),
         "hf-4.48": (s + copy + 4 + 4, 4, 12),
-        "fused-ce": (2 * s, 2 * s, 2 * s),
+        "fused-ce": (2 * s, s, 2 * s),
         "fused-linear-ce": (0, 0, 0),
     }[recipe.loss]
 
@@ -108,12 +108,25 @@ def _logits(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
             f"{alive - kept:g} B x tokens x V", source,
         )  # fmt: skip
     if recipe.loss == "fused-linear-ce":
-        hidden = recipe.compute_bytes * recipe.tokens * shape.hidden
+        yield from _fused_linear(shape, recipe)
+
+
+def _fused_linear(shape: ModelShape, recipe: Recipe) -> Iterator[Entry]:
+    """Liger's cross-entropy with the head in it: gradients made in the forward pass, a few rows of logits at a time."""
+    source = "fused_linear_cross_entropy_forward in liger_kernel/ops/fused_linear_cross_entropy.py"
+    flow, s, tokens = recipe.norm_bytes, recipe.compute_bytes, recipe.tokens
+    yield Entry(
+        Account.ACTIVATIONS, "gradient of the head's input, made in the forward pass", (_END, _HEAD),
+        flow * tokens * shape.hidden, f"{flow} B x tokens x H", source,
+    )  # fmt: skip
+    if not recipe.lora_rank:
         yield Entry(
-            Account.ACTIVATIONS, "gradient of the head's input, made in the forward pass", (_END, _HEAD), hidden,
-            f"{recipe.compute_bytes} B x tokens x H", "fused_linear_cross_entropy_forward in liger_kernel",
+            Account.TEMPORARY, "the head's gradient, made in the forward pass", (_END, _HEAD),
+            recipe.table_bytes * shape.vocab * shape.hidden, f"{recipe.table_bytes} B x V x H", source,
         )  # fmt: skip
-        yield Entry(
-            Account.TEMPORARY, "one chunk of logits", (_END,), 3 * hidden, "about 3 x the head's input",
-            "fused_linear_cross_entropy_forward in liger_kernel: chunks of about tokens x H / V rows",
-        )  # fmt: skip
+    at_once = ceil(tokens / ceil(shape.vocab / shape.hidden))
+    rows = min(tokens, 1 << (at_once - 1).bit_length())
+    yield Entry(
+        Account.TEMPORARY, "some rows of logits at a time", (_END,), s * rows * shape.vocab,
+        f"{s} B x {rows:,} tokens x V", source,
+    )  # fmt: skip
