@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib import pyplot
 from torch import nn
 from torch.nn import functional as F
 
@@ -29,7 +30,7 @@ from course_lib.accumulate import (
 from course_lib.article import finders
 from course_lib.dryrun import dry_run_config
 from course_lib.errors import CourseError
-from course_lib.exercises.curve_figures import relative_differences
+from course_lib.exercises.curve_figures import loss_curves, relative_differences
 from course_lib.hf_config import read_config, read_model
 from course_lib.models import IGNORED
 from course_lib.pipeline.repository import Repository
@@ -109,6 +110,17 @@ def test_the_classic_experiment() -> None:
     right = train(WHOLE, data, adamw)
     assert max(relative_differences(train(Way(8), data, adamw), right)) < 1e-5
     assert max(relative_differences(train(Way(8, "means"), data, adamw), right)) > 1e-4
+
+
+def test_many_curves_are_wrapped() -> None:
+    for count, columns in ((2, 2), (3, 3), (5, 3), (6, 3)):
+        figure = loss_curves({str(each): ([2.0, 1.0], [2.0, 1.1]) for each in range(count)}, "big", "small")
+        titled = [axes for axes in figure.axes if axes.get_title()]
+        assert len(figure.axes) == 2 * count
+        assert [axes.get_title() for axes in titled] == [str(each) for each in range(count)]
+        assert len({round(axes.get_subplotspec().colspan.start) for axes in titled}) == columns
+        assert all(axes.lines for axes in figure.axes)
+        pyplot.close(figure)
 
 
 # -- memory

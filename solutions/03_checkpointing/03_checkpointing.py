@@ -231,14 +231,14 @@ for name, prepare in (("plain", lambda timed: timed), ("with checkpoints", check
 #
 # ## What it cannot touch
 #
-# Now the recipe of the third prediction, and some others, by the ledger: what the forward pass leaves behind, and the peak. (AdamW's default on a card, foreach, needs a temporary as large as the parameters at each update; fused needs none.)
+# Now the recipe of the third prediction, and some others, by the ledger: what the forward pass leaves behind, and the peak. (AdamW's default on a card, foreach, needs a temporary as large as the trained parameters at each update; fused needs none.)
 
 # %% [markdown] lang="zh"
 # 不到三分之一，原因有两个：输出层不用重算；而且 PyTorch 重算时，反向缺的张量一补齐就停，所以每个 block 的最后一次乘法从不重复。LoRA 的代价反而*更高*：冻结的权重不要梯度，反向并不比前向贵，多一次前向在里面占的分量就更重。时间大致随 FLOPs 走；模型太小的话，记账的开销也要算上。
 #
 # ## 它碰不到什么
 #
-# 现在轮到第三个预测里的配方，再加上另外几种，用账本来算：前向留下多少，峰值是多少。（显卡上的 AdamW 默认用 foreach 实现，更新时要开一份和参数一样大的临时张量；fused 实现不用开。）
+# 现在轮到第三个预测里的配方，再加上另外几种，用账本来算：前向留下多少，峰值是多少。（显卡上的 AdamW 默认用 foreach 实现，更新时要开一份和可训练参数一样大的临时张量；fused 实现不用开。）
 
 # %%
 from course_lib import ledger
@@ -469,14 +469,14 @@ judge("C11", {"chain, sqrt(n) segments": 3 < times["sqrt(n) segments"] < 5, "cha
 show(peaks_by_moment(by_length, "blocks in a segment"), comparison_alt_text(told))
 
 # %% [markdown] lang="en"
-# In the chain √n holds: 16 times the depth, 3.7 times the memory. (9, 17 and 33 are 2√n and one more, the tensor that is passing through.) One checkpoint per layer saves nothing at all there: 66 units for 64 layers, against 65 without.
+# In the chain √n holds: 16 times the depth, 3.7 times the memory. (9, 17 and 33 are 2√n and one more, the tensor that is passing through.) One checkpoint per layer saves nothing at all there: 64 layers need 66 units with it and 66 without.
 #
 # In a transformer the inside is so much larger than the boundary that segments of √32 ≈ 6 blocks need *more* than one block each; two is the best there is, by a hair. So what everybody uses, one checkpoint per block, is linear in depth with a small constant, and that is no loss. √n would win from some 600 layers on.
 #
 # **Task.** Write the sum as a function: what is alive when a whole segment has been recomputed, `segments_bytes(n, every, boundary, inside)`.
 
 # %% [markdown] lang="zh"
-# 这条链上 √n 成立：深度变成 16 倍，显存只涨到 3.7 倍。（9、17、33 都是 2√n 再加 1，这个 1 是正在往下传的张量。）每层一个检查点在这里什么都省不下：64 层要 66 份，不设也才 65 份。
+# 这条链上 √n 成立：深度变成 16 倍，显存只涨到 3.7 倍。（9、17、33 都是 2√n 再加 1，这个 1 是正在往下传的张量。）每层一个检查点在这里什么都省不下：64 层要 66 份，不设也是 66 份。
 #
 # transformer 里，内部比边界大得多，√32 ≈ 6 个 block 一段，反而比一个 block 一段*更*占显存；最好的是两个一段，也只好一点点。所以大家用的“每个 block 一个检查点”，其实随深度线性增长，只是常数很小，而且并不吃亏。要到六百多层，√n 才会赢。
 #

@@ -64,7 +64,7 @@ predict("accumulation.gpt2_gib", gpt2_gib, unit="GiB")
 # %% [markdown] lang="en"
 # ## The same gradient, to rounding
 #
-# The mean over 32 sequences is the mean of eight means over 4, and `backward()` adds to what is there. So the gradients should be equal, but for the order of additions. Try it on the course's small GPT, which learns to read the course's own source code. If it is rounding, it must shrink with FP64:
+# The mean over 32 sequences is the mean of eight means over 4, and `backward()` adds to what is there. So the gradients should be equal, but for the order of additions. Try it on the course's small GPT, with the course's own source code as its text. If it is rounding, it must shrink with FP64:
 
 # %% [markdown] lang="zh"
 # ## 同一个梯度，只差舍入
@@ -261,7 +261,7 @@ settle("accumulation.gpt2_gib", trace.peak_bytes / GIB, unit="GiB")
 show(side_by_side(bills), comparison_alt_text(bills))
 
 # %% [markdown] lang="en"
-# Accumulation divides **activations**, and what else grows with the batch, the logits' temporaries. It does not touch weights, gradients or optimizer state. And it adds: from the second micro-batch on, gradients are there *during* the forward pass, where before they grew as activations shrank, so 1 × 1 took 2.99 GiB and 1024 × 1 takes 3.48. (Activations are 1.22 there, not 1.20: the token numbers of all 1024 sequences lie on the card.)
+# Accumulation divides **activations**, and what else grows with the batch, the logits' temporaries. It does not touch weights, gradients or optimizer state. And it adds: from the second micro-batch on, gradients are there *during* the forward pass, where before they grew as activations shrank, so 1 × 1 took 2.99 GiB and 1024 × 1 takes 3.48. (Activations are 1.22 there, not 1.20: token numbers, masks and labels of all 1024 sequences lie on the card.)
 #
 # That is with today's attention, and would have fitted. The eager attention of 2019 also kept its score matrices: 4.74 GiB for 1024 × 1. The report comes to 4.83, the 4.64 allocated and the 198 MiB asked for, and another GiB of the card was outside PyTorch's allocator. The 198 MiB have the size of one sequence's logits (196.3 MiB, rounded up to steps of 2 MiB); there is no micro-batch smaller than one. What would have helped were shorter sequences, or checkpointing.
 #
@@ -272,7 +272,7 @@ show(side_by_side(bills), comparison_alt_text(bills))
 # **Task.** The opening once more, in one word: was it the `"display"` that was wrong, or the `"gradient"`?
 
 # %% [markdown] lang="zh"
-# 累积缩小的是**激活值**，以及其他随 batch 长的东西（logits 的临时张量）。权重、梯度、优化器状态它都不碰。它还会多占一些：从第二个微批起，做*前向*的时候梯度就已经在了，而原来是激活值退一点、梯度才长一点。所以 1 × 1 是 2.99 GiB，1024 × 1 反而是 3.48。（激活值是 1.22 而不是 1.20：1024 条序列的 token 编号全在卡上。）
+# 累积缩小的是**激活值**，以及其他随 batch 长的东西（logits 的临时张量）。权重、梯度、优化器状态它都不碰。它还会多占一些：从第二个微批起，做*前向*的时候梯度就已经在了，而原来是激活值退一点、梯度才长一点。所以 1 × 1 是 2.99 GiB，1024 × 1 反而是 3.48。（激活值是 1.22 而不是 1.20：1024 条序列的 token 编号、掩码和标签全在卡上。）
 #
 # 这里算的是今天的注意力，本来放得下。2019 年的 eager 注意力还要存分数矩阵，同样 1024 × 1 是 4.74 GiB；报告里已分配的 4.64 加上正要的 198 MiB，是 4.83，另有约 1 GiB 不归 PyTorch 的分配器管。没要到的这 198 MiB，大小正是一条序列的 logits（196.3 MiB，分配器按 2 MiB 取整）；微批再小也小不过一条。有用的是把序列改短，或者设检查点。
 #
