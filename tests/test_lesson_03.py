@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from course_lib import ledger
 from course_lib.accounts import Account, Moment
 from course_lib.dryrun import dry_run_config
+from course_lib.errors import CourseError
 from course_lib.hf_config import read_config, read_model
 from course_lib.ledger import Instant
 from course_lib.lessons.checkpointing import RUNS, Adapted, peaks
@@ -27,6 +28,7 @@ from course_lib.pipeline.run import execute
 from course_lib.pipeline.sources import read_source
 from course_lib.recipe import Recipe
 from course_lib.tasks import Unsolved, check
+from course_lib.widgets import _choices
 
 REPOSITORY = Repository.find(Path(__file__).parent)
 LAYERS, HIDDEN, FFN, VOCAB, TOKENS = 32, 4096, 11008, 32000, 2048
@@ -91,6 +93,43 @@ def test_one_checkpoint_around_everything_saves_nothing_by_the_profiler() -> Non
     none = step(lambda: net(x))
     assert step(lambda: checkpoint(net, x, use_reentrant=False)) == pytest.approx(none, rel=0.02)
     assert step(by_block) < none / 3
+
+
+def test_the_ledger_books_three_masks_of_the_first_block_too_many() -> None:
+    llama, config = read_model("llama-7b"), read_config("llama-7b")
+    numbers = 4 * TOKENS * HIDDEN
+    for dropout, masks in ((0.05, 3), (0.0, 0)):
+        recipe = replace(LORA, lora_dropout=dropout)
+        over = ledger.predict(llama, recipe).peak_bytes - dry_run_config(config, recipe).peak_bytes
+        assert over == pytest.approx(masks * numbers, abs=0.01 * numbers)
+    assert ledger.predict(llama, LORA).peak_bytes / GIB == pytest.approx(67.91, abs=0.005)
+
+
+# -- where the peak is
+
+
+def test_two_controls_together_bring_the_peak_to_the_optimizer_step_and_none_alone() -> None:
+    start = {"lora_rank": 16, "batch": 4}
+    controls = ("precision", "optimizer_impl", "lora_rank", "quant", "checkpoint", "batch", "seq")
+
+    def reaches_the_step(**moved: Any) -> bool:
+        try:
+            recipe = Recipe(**(start | moved))
+        except CourseError:
+            return False  # the explorer shows the reason, and no bill
+        return ledger.predict(read_model("llama-7b"), recipe).peak_moment is Moment.OPTIMIZER_STEP
+
+    places = {name: _choices(name) for name in controls}
+    assert not any(reaches_the_step(**{name: value}) for name in controls for value in places[name])
+    pairs = {
+        frozenset((one, other))
+        for one, other in combinations(controls, 2)
+        if any(reaches_the_step(**{one: a, other: b}) for a, b in product(places[one], places[other]))
+    }
+    assert len(pairs) > 1
+    assert frozenset.intersection(*pairs) == {"lora_rank"}
+    assert reaches_the_step(lora_rank=0, batch=1)
+    assert reaches_the_step(lora_rank=0, checkpoint="block")
 
 
 # -- what it costs
@@ -181,6 +220,14 @@ def not_at_all(blocks: Any, x: Any) -> Any:
     return x
 
 
+def around_all(blocks: Any, x: Any) -> Any:
+    return checkpoint(nn.Sequential(*blocks), x, use_reentrant=False)
+
+
+def in_two_segments(blocks: Any, x: Any) -> Any:
+    return adapters_learn([nn.Sequential(*blocks[:2]), blocks[2]], x)
+
+
 @pytest.mark.filterwarnings("ignore:None of the inputs")
 @pytest.mark.parametrize(
     ("task", "answer", "message"),
@@ -198,6 +245,8 @@ def not_at_all(blocks: Any, x: Any) -> Any:
         ("adapters_learn", not_at_all, "nothing was recomputed"),
         ("adapters_learn", lambda blocks, x: adapters_learn(blocks, x, use_reentrant=True), "nothing learns"),
         ("adapters_learn", lambda blocks, x: adapters_learn(blocks[:2], x), "are all blocks run"),
+        ("adapters_learn", around_all, "one checkpoint around everything"),
+        ("adapters_learn", in_two_segments, "holds several blocks"),
         ("adapters_learn", lambda blocks, x: blocks, "comes out of the last block"),
     ],
 )
@@ -245,9 +294,13 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
     assert beyond is not None
     # n - sqrt(n) > r (sqrt(n) - 1) means sqrt(n) > r
     assert int(beyond[2]) == pytest.approx(int(beyond[1]) ** 2, rel=0.05)
+    assert 20 < int(beyond[1]) < 30
+    assert 600 <= int(beyond[2]) < 700
     chain = re.search(r"chain, sqrt\(n\) segments\s+16 layers\s+([\d.]+).*256 layers\s+([\d.]+)", said)
     assert chain is not None
     assert round(float(chain[2]) / float(chain[1]), 1) == 3.7
+    for name, units in (("no checkpoint", "66.0"), ("one per layer", "66.0"), ("sqrt(n) segments", "17.0")):
+        assert re.search(rf"chain, {re.escape(name)} .* 64 layers +{units} ", said), name
     pictures = re.findall(r"<img [^>]*>", said)
     assert len(pictures) == 3
     assert all(re.search(r'alt="[^"]{40,}"', picture) for picture in pictures)

@@ -47,7 +47,7 @@ def the_same_curve() -> Finding:
         "SGD": _apart(by_sgd, train(Way(8), data, sgd)),
         "AdamW": _apart(by_adamw, train(Way(8), data, adamw)),
         "unequal tokens, loss / N": _apart(train(WHOLE, uneven, adamw), train(Way(8, "means"), uneven, adamw)),
-        "loss not divided": _apart(by_sgd, train(Way(8, "nothing"), data, sgd)),
+        "loss not divided (SGD)": _apart(by_sgd, train(Way(8, "nothing"), data, sgd)),
     }
     figures = ", ".join(f"{name} {difference:.0e}" for name, difference in apart.items())
     said = _("largest relative difference of the loss in 6 updates: {figures}").format(figures=figures)

@@ -29,17 +29,21 @@ def window_losses(answer: Any) -> str:
         (2.0, 40 / 3, 2 / 3): _("divided by the number of micro-batches, not by tokens"),
         (6.0, 40.0, 2.0): _("nothing is divided"),
     }
-    expect(list(answer(sums, counts)), [6 / 20, 40 / 20, 2 / 20], "window_losses(...)", causes=causes)
-    expect(list(answer([5.0], [10])), [0.5], "window_losses(...)", cause=_("a window may have a single micro-batch"))
-    expect(list(answer([5.0, 0.0], [10, 0])), [0.5, 0.0], "window_losses(...)",
+    came = answer(sums, counts)
+    as_asked = isinstance(came, list | tuple) and len(came) == len(sums)
+    expect(came, [6 / 20, 40 / 20, 2 / 20], "window_losses(...)", causes=causes,
+           cause="" if as_asked else _("a list as long as sums: one loss for each micro-batch"))  # fmt: skip
+    expect(answer([5.0], [10]), [0.5], "window_losses(...)", cause=_("a window may have a single micro-batch"))
+    expect(answer([5.0, 0.0], [10, 0]), [0.5, 0.0], "window_losses(...)",
            cause=_("a micro-batch may have no token to predict"))  # fmt: skip
     return _("Their sum is the loss of the big batch, so their gradients add up to its gradient.")
 
 
 @task(
     N_("Ask the ledger for batch 1, 2, 4, ... with accum = 64 // batch."),
-    N_("'fits' is a verdict of Report; the explorer of lesson 01 shows it, too."),
-    N_("In code: ledger.predict(read_model('gpt2'), Recipe(precision='amp-fp16', batch=n, seq=1024, accum=64 // n))"),
+    N_("The line above the figure is the verdict: move batch one step up and accumulation one step down."),
+    N_("In code: ledger.report(gpt2, Recipe(precision='amp-fp16', batch=n, seq=1024, accum=64 // n), "
+       "find_card('RTX 2070')).verdict, with find_card from course_lib.cards"),
 )
 def micro_batch(answer: Any) -> str:
     """The largest power of two of 64 sequences that surely fits an RTX 2070, with its number of micro-batches."""
@@ -65,6 +69,9 @@ def micro_batch(answer: Any) -> str:
 )
 def display_or_gradient(answer: Any) -> str:
     """Whether a release with a loss and a gradient norm five times too large only printed wrong numbers."""
+    if isinstance(answer, str):
+        word = answer.strip().lower()
+        answer = {"梯度": "gradient", "显示": "display"}.get(word, word)
     expect(
         answer, "gradient", "display_or_gradient",
         causes={"display": _("then the norm would have been right: it is computed from the gradients")},

@@ -78,17 +78,24 @@ def segments_bytes(answer: Any) -> str:
 
 
 class Adapted(nn.Module):
-    """A frozen layer with a trained low-rank pair beside it, ``[B, H] -> [B, H]``; counts how often it runs."""
+    """A frozen layer with a trained low-rank pair beside it, ``[B, H] -> [B, H]``.
 
-    def __init__(self, width: int = 16, rank: int = 2) -> None:
+    Args:
+        width: H.
+        rank: of the pair.
+        log: gets the block each time it runs.
+    """
+
+    def __init__(self, width: int = 16, rank: int = 2, log: list[nn.Module] | None = None) -> None:
         super().__init__()
         self.frozen = nn.Linear(width, width).requires_grad_(False)
         self.down = nn.Linear(width, rank, bias=False)
         self.up = nn.Linear(rank, width, bias=False)
-        self.runs = 0
+        self.log = log
 
     def forward(self, x: Tensor) -> Tensor:
-        self.runs += 1
+        if self.log is not None:
+            self.log.append(self)
         return x + torch.tanh(self.frozen(x) + self.up(self.down(x)))
 
 
@@ -98,15 +105,15 @@ class Adapted(nn.Module):
     N_("for block in blocks: x = checkpoint(block, x, use_reentrant=False); then return x"),
 )
 def adapters_learn(answer: Any) -> str:
-    """``adapters_learn(blocks, x)``: all blocks under a checkpoint, with a gradient for every adapter."""
+    """``adapters_learn(blocks, x)``: each block under its own checkpoint, with a gradient for every adapter."""
     torch.manual_seed(0)
-    blocks = nn.ModuleList(Adapted() for _ in range(3))
+    log: list[nn.Module] = []
+    blocks = nn.ModuleList(Adapted(log=log) for _ in range(3))
     x = torch.randn(4, 16)
     plain = x
     for block in blocks:
         plain = block(plain)
-    for block in blocks:
-        block.runs = 0  # type: ignore[assignment]
+    log.clear()
     out = answer(blocks, x.clone())
     if not isinstance(out, Tensor):
         expect(out, plain, _("output"), shown=_("the tensor that comes out of the last block"))
@@ -118,11 +125,17 @@ def adapters_learn(answer: Any) -> str:
         sum(each.grad is not None for each in trained), len(trained), _("adapter weights with a gradient"),
         causes={0: _("nothing learns: a reentrant checkpoint cuts the graph when its input needs no gradient")},
     )  # fmt: skip
-    runs = [block.runs for block in blocks]
+    order = [list(blocks).index(block) for block in log]
+    runs = [order.count(place) for place in range(3)]
     causes = {
         (1, 1, 1): _("nothing was recomputed: no block is under a checkpoint"),
         (3, 3, 3): _("each block runs a third time: is there a checkpoint within a checkpoint?"),
     }
     expect(runs, [2, 2, 2], _("runs of each block, forward and backward"), causes=causes)
+    expect(
+        order[3:], [2, 1, 0], _("blocks in the order of their recomputation"),
+        causes={(0, 1, 2): _("one checkpoint around everything: give each block its own")},
+        cause=_("some checkpoint holds several blocks: give each block its own"),
+    )  # fmt: skip
     return _("The same holds for frozen embeddings in transformers: use_reentrant=False, or inputs that "
              "need gradients.")  # fmt: skip

@@ -292,7 +292,7 @@ check("start.gib_of_a_28_gb_file", file_gib)
 # | **an interview** in a week | `01_ledger`, `02_mixed_precision`, `03_checkpointing`, one an evening; then `07_interview`, a little every day |
 # | **three weeks** and the wish to know it | all lessons in order, with `ex1_precision` after 02, `ex2_checkpointing` after 03, `ex3_accumulation` after 04 |
 #
-# Each lesson has a core of 20 minutes and "deeper" sections that can wait.
+# Each lesson has a core of 20 to 35 minutes and "deeper" sections that can wait.
 #
 # ## AI assistants
 #
@@ -313,7 +313,7 @@ check("start.gib_of_a_28_gb_file", file_gib)
 # | **一周后面试** | 每晚一课：`01_ledger`、`02_mixed_precision`、`03_checkpointing`；然后每天练一点 `07_interview` |
 # | **有三周，想真正学会** | 按顺序学完各课，02 之后做 `ex1_precision`，03 之后做 `ex2_checkpointing`，04 之后做 `ex3_accumulation` |
 #
-# 每课的主线 20 分钟，标着“深入”的部分可以以后再看。
+# 每课的主线 20 到 35 分钟，标着“深入”的部分可以以后再看。
 #
 # ## 怎么用 AI 助手
 #

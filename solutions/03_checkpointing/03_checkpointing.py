@@ -1,7 +1,7 @@
 # %% [markdown] lang="en"
 # # 03 · Gradient checkpointing
 #
-# *The core takes 20 minutes, the deeper sections another 40. Before it: `01_ledger`. Afterwards you can say what a checkpoint keeps and computes again, when the peak falls and when it does not move, and what it costs in FLOPs and in seconds.*
+# *The core takes 35 minutes, the deeper sections another 50. Before it: `01_ledger`. Afterwards you can say what a checkpoint keeps and computes again, when the peak falls and when it does not move, and what it costs in FLOPs and in seconds.*
 #
 # ## Switched on, and nothing saved
 #
@@ -18,7 +18,7 @@
 # %% [markdown] lang="zh"
 # # 03 · 梯度检查点
 #
-# *主线 20 分钟，深入部分再加 40 分钟。先学 `01_ledger`。学完以后，你说得清检查点留下什么、重算什么，峰值什么时候会降、什么时候纹丝不动，以及 FLOPs 和时间上各要付多少。*
+# *主线 35 分钟，深入部分再加 50 分钟。先学 `01_ledger`。学完以后，你说得清检查点留下什么、重算什么，峰值什么时候会降、什么时候纹丝不动，以及 FLOPs 和时间上各要付多少。*
 #
 # ## 检查点开了，一点没省
 #
@@ -42,7 +42,7 @@ LANGUAGE = "en"
 #
 # 1. LoRA, 4 sequences of 2048 tokens. By how many **per cent** does that shrink what the forward pass leaves behind for the backward pass?
 # 2. The blocks' forward pass is computed once more. How many per cent of FLOPs does that add to a step of full fine-tuning?
-# 3. Full fine-tuning with AdamW as PyTorch runs it on a card, one sequence. Without checkpoints the peak is 100 %. And with them?
+# 3. Full fine-tuning with AdamW as PyTorch runs it on a card, one sequence of 2048 tokens. Without checkpoints the peak is 100 %. And with them?
 
 # %% [markdown] lang="zh"
 # ## 预测
@@ -51,7 +51,7 @@ LANGUAGE = "en"
 #
 # 1. LoRA，4 条 2048 个 token 的序列。前向传播留给反向传播的东西，会减少**百分之多少**？
 # 2. 各个 block 的前向要多算一遍。全量微调的一步，FLOPs 会多出百分之多少？
-# 3. 全量微调，用 PyTorch 在显卡上默认的 AdamW，一条序列。不设检查点时峰值算 100%，设了以后是百分之多少？
+# 3. 全量微调，用 PyTorch 在显卡上默认的 AdamW，一条 2048 个 token 的序列。不设检查点时峰值算 100%，设了以后是百分之多少？
 
 # %%
 from course_lib.journal import predict, settle
@@ -73,14 +73,14 @@ predict("checkpointing.peak_percent", peak_percent, unit="%")
 #
 # Autograd saves, operator by operator, what the backward pass will need. PyTorch shows it to whoever asks: `saved_tensors_hooks` calls a function for each tensor that is saved. The first cell looks into one block of the course's small GPT, and leaves out the weights, which are there anyway.
 #
-# You will see that a block is entered by one tensor, its **boundary**, and leaves a dozen times as much behind, its **inside**. All of it follows from the boundary and the weights. So do not keep it: keep the boundary, and when the backward pass comes to this block, run its forward pass again. That is **gradient checkpointing**, and PyTorch has it as a function. The second cell puts it around each block, in one line, and compares.
+# You will see that a block is entered by one tensor, its **boundary**, and leaves some fifteen times as much behind, its **inside**. (The list follows the forward pass: the boundary first, then what attention keeps, its queries, keys and values the largest, and last the MLP, with a hidden layer four times as wide.) All of it follows from the boundary and the weights. So do not keep it: keep the boundary, and when the backward pass comes to this block, run its forward pass again. That is **gradient checkpointing**, and PyTorch has it as a function. The second cell puts it around each block, in one line, and compares.
 
 # %% [markdown] lang="zh"
 # ## 前向传播留下了什么
 #
 # autograd 会逐个算子存下反向要用的东西。想看就能看：`saved_tensors_hooks` 会在每存一个张量时调用你给的函数。第一个单元看看课程自带的小 GPT 的一个 block 存了什么，权重不算，反正它们本来就在。
 #
-# 你会看到：进入 block 的只有一个张量，叫**边界**；留下的却有它的十来倍，叫**内部**。内部完全可以由边界和权重重新算出来。那就别留：只留边界，等反向传播走到这个 block，再把它的前向跑一遍。这就是**梯度检查点**，PyTorch 里是一个现成的函数。第二个单元用一行代码把它套在每个 block 上，再比一比。
+# 你会看到：进入 block 的只有一个张量，叫**边界**；留下的却有它的十几倍，叫**内部**。（清单按前向的顺序列出：头一个是边界，接着是注意力存的，其中 query、key、value 合起来最大，最后是 MLP，它的隐藏层有四倍宽。）内部完全可以由边界和权重重新算出来。那就别留：只留边界，等反向传播走到这个 block，再把它的前向跑一遍。这就是**梯度检查点**，PyTorch 里是一个现成的函数。第二个单元用一行代码把它套在每个 block 上，再比一比。
 
 # %%
 from contextlib import contextmanager
@@ -162,14 +162,14 @@ print("gradients bit for bit the same:", same)
 #
 # ## The timeline, without and with
 #
-# Now the 7B with LoRA, in the dry run. Before you run the cell: where will the lower curve have its peak?
+# Now the 7B with LoRA, in the dry run of lesson 01: the real step on tensors that have a shape and no memory. Before you run the cell: where will the lower curve have its peak?
 
 # %% [markdown] lang="zh"
 # 梯度一位不差。检查点不做任何近似，它只是决定一个数什么时候算。
 #
-# ## 时间线：不设与设
+# ## 时间线：设检查点之前和之后
 #
-# 现在用空跑看 7B 的 LoRA。运行之前先想一想：下面那条曲线的峰值会落在哪里？
+# 现在用 01 课的空跑（在只有形状、不占内存的 meta 张量上走一遍真实的训练步）看 7B 的 LoRA。运行之前先想一想：下面那条曲线的峰值会落在哪里？
 
 # %%
 from dataclasses import replace
@@ -231,14 +231,14 @@ for name, prepare in (("plain", lambda timed: timed), ("with checkpoints", check
 #
 # ## What it cannot touch
 #
-# Now the recipe of the third prediction, and some others, by the ledger: what the forward pass leaves behind, and the peak.
+# Now the recipe of the third prediction, and some others, by the ledger: what the forward pass leaves behind, and the peak. (AdamW's default on a card, foreach, needs a temporary as large as the trained parameters at each update; fused needs none.)
 
 # %% [markdown] lang="zh"
-# 不到三分之一，原因有两个：输出层不用重算；而且重算到最后一个缺的张量补齐就停，所以每个 block 的最后一次乘法从不重复。LoRA 的代价反而*更高*：冻结的权重不要梯度，反向并不比前向贵，多一次前向在里面占的分量就更重。时间大致随 FLOPs 走；模型太小的话，记账的开销也要算上。
+# 不到三分之一，原因有两个：输出层不用重算；而且 PyTorch 重算时，反向缺的张量一补齐就停，所以每个 block 的最后一次乘法从不重复。LoRA 的代价反而*更高*：冻结的权重不要梯度，反向并不比前向贵，多一次前向在里面占的分量就更重。时间大致随 FLOPs 走；模型太小的话，记账的开销也要算上。
 #
 # ## 它碰不到什么
 #
-# 现在轮到第三个预测里的配方，再加上另外几种，用账本来算：前向留下多少，峰值是多少。
+# 现在轮到第三个预测里的配方，再加上另外几种，用账本来算：前向留下多少，峰值是多少。（显卡上的 AdamW 默认用 foreach 实现，更新时要开一份和可训练参数一样大的临时张量；fused 实现不用开。）
 
 # %%
 from course_lib import ledger
@@ -266,9 +266,9 @@ judge("C12", {f"FLOPs, {name}": 0.2 <= share <= 0.3 for name, share in extra.ite
       | {f"activations, {name}": 0.6 <= share <= 0.8 for name, share in saved.items()})
 
 # %% [markdown] lang="en"
-# In the first row checkpointing saves 93 % of the activations and **not one byte of the peak**: that is in the optimizer step, where no activation is alive. In the last row the logits stay, 152,000 numbers for each token, and cap what can be saved. Hence the order of questions: in which moment is the peak; whose bytes are they; and only then, which remedy.
+# In the first row checkpointing saves 93 % of the activations and **not one byte of the peak**: that is in the optimizer step, where no activation is alive. In the last row the logits stay, 152,000 numbers for each token, and cap what can be saved. (Row three again is the run of the timeline, where the dry run said 67.81: the ledger books three dropout masks too many, those of the first block's adapters, before which nothing is trained.) Hence the order of questions: in which moment is the peak; whose bytes are they; and only then, which remedy.
 #
-# Try it with the controls below, by arrow keys: which of them bring the peak into another moment?
+# Try the controls below, by arrow keys. From where they stand, any one part of the recipe leaves the peak in the backward pass. Which two together bring it to the optimizer step? (There is more than one pair, and they have a control in common.)
 #
 # **Task.** Four other runs of Llama-2-7B. Which peaks fall by a tenth or more when each block gets a checkpoint? Answer `True` or `False`.
 #
@@ -278,9 +278,9 @@ judge("C12", {f"FLOPs, {name}": 0.2 <= share <= 0.3 for name, share in extra.ite
 # - D: LoRA rank 16 on weights in NF4 (4 bits), 1 sequence of 2048 tokens
 
 # %% [markdown] lang="zh"
-# 第一行里，检查点省下了 93% 的激活值，峰值却**一个字节都没少**：峰值在优化器更新那一步，那时一个激活值都不在了。最后一行里，logits 还在，每个 token 有 15 万多个数，能省的就被它封了顶。所以提问的顺序是：峰值在哪个时刻？是谁的字节？最后才问用什么办法。
+# 第一行里，检查点省下了 93% 的激活值，峰值却**一个字节都没少**：峰值在优化器更新那一步，那时一个激活值都不在了。最后一行里，logits 还在，每个 token 有 15 万多个数，能省的就被它封了顶。（第三行就是前面时间线的那次训练，空跑量得 67.81：账本多记了三份 dropout 掩码，是第一个 block 的适配器的；它之前没有要训练的东西，掩码其实不用存。）所以提问的顺序是：峰值在哪个时刻？是谁的字节？最后才问用什么办法。
 #
-# 用下面的控件试一试（方向键）：哪几个能让峰值换到另一个时刻？
+# 用下面的控件试一试（方向键）。从一开始的设置出发，配方只动一处，峰值总在反向。动哪两处，峰值会换到优化器更新？（不止一种动法，但有一个控件每次都少不了。）
 #
 # **任务。** 再看 Llama-2-7B 的四种跑法。每个 block 设上检查点以后，哪几种的峰值会降一成以上？回答 `True` 或 `False`。
 #
@@ -293,7 +293,7 @@ judge("C12", {f"FLOPs, {name}": 0.2 <= share <= 0.3 for name, share in extra.ite
 from course_lib.tasks import check, hint
 from course_lib.widgets import bill_explorer
 
-bill_explorer("llama-7b", vary=("precision", "optimizer_impl", "lora_rank", "checkpoint", "batch", "seq"), lora_rank=16, batch=4)
+bill_explorer("llama-7b", vary=("precision", "optimizer_impl", "lora_rank", "quant", "checkpoint", "batch", "seq"), lora_rank=16, batch=4)
 
 falls = {"A": ..., "B": ..., "C": ..., "D": ...}
 ### BEGIN SOLUTION
@@ -304,12 +304,12 @@ check("checkpointing.peak_moves", falls)
 # %% [markdown] lang="en"
 # ## The riddle of the beginning
 #
-# Twelve small blocks, and the report's three ways beside the right one. The column of gradients is the one to read first:
+# Twelve small blocks, and the report's three ways beside the right one. Read the end of each line first, how many weights have a gradient:
 
 # %% [markdown] lang="zh"
 # ## 解开开头的谜
 #
-# 十二个小 block，报告里的三种做法，再加上正确的一种。先看有多少权重拿到了梯度那一列：
+# 十二个小 block，报告里的三种做法，再加上正确的一种。每行先看后半句：有多少权重拿到了梯度。
 
 # %%
 import warnings
@@ -392,7 +392,7 @@ for mode, switched_on in (("train", False), ("train", True), ("eval", True)):
 #
 # **How does gradient checkpointing work, and what does it cost?** "The forward pass keeps only the input of each segment, mostly one block. When the backward pass comes there, the block's forward pass runs again. The gradients are bitwise the same. It costs less than one forward pass more: 26 % of the FLOPs for a 7B, since the last product of each block and the head are not repeated; with LoRA 37 %, since there the backward pass is cheaper."
 #
-# **How much does it save?** "Of the activations of a 7B over 90 %: the inside of a block is more than ten times its input. Of the peak it depends: nothing if the peak is in the optimizer step, little if logits or weights own it. I look at the moment of the peak first."
+# **How much does it save?** "Of the activations of a 7B over 90 %: the inside of a block is over twenty times its input. Of the peak it depends: nothing if the peak is in the optimizer step, little if logits or weights own it. I look at the moment of the peak first."
 #
 # **I switched it on and nothing changed.** "Where is the peak? Is the segment too large, one checkpoint around everything? Is the model in eval mode? And the opposite: if it saved a lot, do the weights inside have gradients?"
 #
@@ -405,7 +405,7 @@ for mode, switched_on in (("train", False), ("train", True), ("eval", True)):
 #
 # **梯度检查点的原理和代价？** “前向只留每一段的输入，一段通常是一个 block。反向走到那里，再把这个 block 的前向跑一遍。梯度一位不差。代价不到一次完整的前向：7B 多 26% 的 FLOPs，因为每个 block 的最后一次乘法和输出层不用重复；LoRA 是 37%，因为它的反向本来就便宜。”
 #
-# **能省多少？** “7B 的激活值能省九成以上，因为 block 的内部是它输入的十几倍。峰值就要看情况：峰值在优化器更新，一点不省；被 logits 或权重占着，省得很少。所以我先看峰值在哪个时刻。”
+# **能省多少？** “7B 的激活值能省九成以上，因为 block 的内部是它输入的二十多倍。峰值就要看情况：峰值在优化器更新，一点不省；被 logits 或权重占着，省得很少。所以我先看峰值在哪个时刻。”
 #
 # **开了检查点，显存没变？** “峰值在哪里？是不是用一个检查点包住了全部，段太大？模型是不是在 eval 模式？反过来也要查：要是省了很多，里面的权重有梯度吗？”
 #
@@ -421,23 +421,23 @@ for mode, switched_on in (("train", False), ("train", True), ("eval", True)):
 # %% [markdown] lang="zh"
 # ## 深入：每个 block 一段，还是 √n 段？
 #
-# 到处都说“检查点让显存变成 √n 级别”。每段 K 个 block，会留下 ⌈n/K⌉ 个边界；重算某一段时，它的 K 个内部又会回来。如果内部和边界一样大，K = √n 最好，总和是 2√n。先看一条真是这样的链：只有一个个线性层，中间什么都没有。
+# 到处都说“检查点把显存降到 √n 级别”。每段 K 个 block，会留下 ⌈n/K⌉ 个边界；重算某一段时，它的 K 个内部又会回来。如果内部和边界一样大，K = √n 最好，总和是 2√n。先看一条真是这样的链：只有一个个线性层，中间什么都没有。
 
 # %%
-def chain_units(n, every):
-    """The most boundaries [4096, 64] alive at once in a chain of ``n`` layers with segments of ``every``."""
+def chain_units(n, every=None):
+    """The most boundaries [4096, 64] alive at once in a chain of ``n`` layers with segments of ``every``, or without."""
     with torch.device("meta"):
         layers = nn.ModuleList(nn.Linear(64, 64, bias=False) for _ in range(n))
         x = torch.randn(4096, 64, requires_grad=True)
 
     def segment(start, x):
-        for layer in layers[start : start + every]:
+        for layer in layers[start : start + (every or n)]:
             x = layer(x)
         return x
 
     with probe(layers) as measured:
-        for start in range(0, n, every):
-            x = checkpoint(segment, start, x, use_reentrant=False)
+        for start in range(0, n, every or n):
+            x = checkpoint(segment, start, x, use_reentrant=False) if every else segment(start, x)
         x.sum().backward()
     coming_and_going = zip(measured.trace.account(Account.ACTIVATIONS), measured.trace.account(Account.TEMPORARY), strict=True)
     return max(map(sum, coming_and_going)) / (4096 * 64 * 4)
@@ -445,7 +445,8 @@ def chain_units(n, every):
 
 depths = (16, 64, 256)
 units = {name: [chain_units(n, every(n)) for n in depths]
-         for name, every in (("one per layer", lambda n: 1), ("sqrt(n) segments", lambda n: round(n**0.5)))}
+         for name, every in (("no checkpoint", lambda n: None), ("one per layer", lambda n: 1),
+                             ("sqrt(n) segments", lambda n: round(n**0.5)))}
 for name, row in units.items():
     print(f"chain, {name:17}" + "".join(f"{n:6} layers {size:6.1f}" for n, size in zip(depths, row, strict=True)))
 
@@ -468,12 +469,16 @@ judge("C11", {"chain, sqrt(n) segments": 3 < times["sqrt(n) segments"] < 5, "cha
 show(peaks_by_moment(by_length, "blocks in a segment"), comparison_alt_text(told))
 
 # %% [markdown] lang="en"
-# In the chain √n holds: 16 times the depth, 3.7 times the memory, and one checkpoint per layer saves nothing at all. In a transformer the inside is so much larger than the boundary that segments of √32 ≈ 6 blocks need *more* than one block each; two is the best there is, by a hair. So what everybody uses, one checkpoint per block, is linear in depth with a small constant, and that is no loss. √n would win with more than 500 layers.
+# In the chain √n holds: 16 times the depth, 3.7 times the memory. (9, 17 and 33 are 2√n and one more, the tensor that is passing through.) One checkpoint per layer saves nothing at all there: 64 layers need 66 units with it and 66 without.
+#
+# In a transformer the inside is so much larger than the boundary that segments of √32 ≈ 6 blocks need *more* than one block each; two is the best there is, by a hair. So what everybody uses, one checkpoint per block, is linear in depth with a small constant, and that is no loss. √n would win from some 600 layers on.
 #
 # **Task.** Write the sum as a function: what is alive when a whole segment has been recomputed, `segments_bytes(n, every, boundary, inside)`.
 
 # %% [markdown] lang="zh"
-# 这条链上 √n 成立：深 16 倍，显存只多到 3.7 倍；而每层一个检查点，什么都省不下。transformer 里，内部比边界大得多，√32 ≈ 6 个 block 一段，反而比一个 block 一段*更*占显存；最好的是两个一段，也只好一点点。所以大家用的“每个 block 一个检查点”，其实随深度线性增长，只是常数很小，而且并不吃亏。要超过 500 层，√n 才会赢。
+# 这条链上 √n 成立：深度变成 16 倍，显存只涨到 3.7 倍。（9、17、33 都是 2√n 再加 1，这个 1 是正在往下传的张量。）每层一个检查点在这里什么都省不下：64 层要 66 份，不设也是 66 份。
+#
+# transformer 里，内部比边界大得多，√32 ≈ 6 个 block 一段，反而比一个 block 一段*更*占显存；最好的是两个一段，也只好一点点。所以大家用的“每个 block 一个检查点”，其实随深度线性增长，只是常数很小，而且并不吃亏。要到六百多层，√n 才会赢。
 #
 # **任务。** 把这个和写成函数：整整一段重算完时活着多少字节，`segments_bytes(n, every, boundary, inside)`。
 
@@ -573,16 +578,16 @@ print("not reentrant:", adapters_with_gradient(False, False))
 # %% [markdown] lang="en"
 # Two cures: `use_reentrant=False`, or `model.enable_input_require_grads()`, which peft calls for you in some cases and not in others. Check once, after the first backward pass, that every weight you train has a gradient.
 #
-# **Task.** Write it so that all adapters learn: run `blocks` one after the other on `x`, each under a checkpoint. `x` needs no gradient, and the blocks are like those above.
+# **Task.** Write it so that all adapters learn: run `blocks` one after the other on `x`, each under a checkpoint of its own. `x` needs no gradient. The blocks are those above: `Adapted` is a frozen linear layer with a trained low-rank pair beside it.
 
 # %% [markdown] lang="zh"
 # 两种治法：`use_reentrant=False`，或者 `model.enable_input_require_grads()`，后者 peft 有时会替你调用，有时不会。第一次反向之后检查一遍：要训练的权重是不是都有梯度。
 #
-# **任务。** 写一个所有适配器都学得到的版本：让 `x` 依次经过 `blocks`，每个 block 都在检查点之下。`x` 不需要梯度，block 和上面的一样。
+# **任务。** 写一个所有适配器都学得到的版本：让 `x` 依次经过 `blocks`，每个 block 各设一个检查点。`x` 不需要梯度。block 就是上面的 `Adapted`：一个冻结的线性层，旁边并一对要训练的低秩矩阵。
 
 # %%
 def adapters_learn(blocks, x):
-    """The output of the last block, [B, H]; every block is recomputed in the backward pass."""
+    """The output of the last block, [B, H]; the backward pass recomputes one block at a time."""
     ...
     ### BEGIN SOLUTION
     for block in blocks:
@@ -668,7 +673,7 @@ print("the small GPT offloaded, gradients bit for bit the same:", same)
 #
 # - **峰值在别处**：优化器更新、logits、权重。先问账本；砍错了时刻，只花时间，不省显存。
 # - **光一层就放不下**：每次重算一个 block，它的内部就是下限。上下文长、又用 eager 注意力，这一层就可能超了；缩短序列或换注意力内核有用，多设检查点没用。
-# - **为用不上的空间付钱**：多花最多 37% 的计算，换来的峰值本来就放得下。只给一部分 block 设检查点，或者把省出来的空间拿去加大 batch。
+# - **为用不上的空间付钱**：多花多达 37% 的计算，可是不设检查点本来也放得下。只给一部分 block 设检查点，或者把省出来的空间拿去加大 batch。
 # - **第二遍会改动的状态**：批归一化的滑动统计会更新两次；凡是数调用次数的东西也一样。
 #
 # 激活值现在便宜了。batch 剩下的那部分代价，下一课再说：`04_accumulation`。
