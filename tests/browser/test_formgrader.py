@@ -31,7 +31,8 @@ def test_an_instructor_autogrades_and_marks_what_was_written(page: Page, tmp_pat
         assert score.input_value() == "", "nobody has marked it yet"
         answer = page.locator(".nbgrader_cell", has=score)
         expect(answer).to_contain_text("√n")
-        with page.expect_response(lambda response: "/formgrader/api/grade/" in response.url) as kept:
+        page.wait_for_load_state("networkidle", timeout=PATIENCE_MS)  # before it, the page does not listen to the field
+        with page.expect_response(lambda each: "/formgrader/api/grade/" in each.url, timeout=PATIENCE_MS) as kept:
             score.fill(str(by_hand))
             score.press("Tab")
         assert kept.value.ok
