@@ -5,11 +5,13 @@ being none to predict.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from course_lib import finetune
 from course_lib.finetune import course_text
 from course_lib.models import GPT, IGNORED, GPTConfig, next_token_loss
 
@@ -39,11 +41,8 @@ def windows(count: int, *, uneven: bool = False, seed: int = 0) -> list[Window]:
 
     With ``uneven`` the first sequences are nearly all masked, as short answers are in a batch of long ones.
     """
-    text, draw = torch.tensor(list(course_text().encode())), torch.Generator().manual_seed(seed)
     made = []
-    for _ in range(count):
-        starts = torch.randint(0, len(text) - LENGTH - 1, (SEQUENCES,), generator=draw).tolist()
-        rows = torch.stack([text[start : start + LENGTH + 1] for start in starts])
+    for rows in islice(finetune.windows(list(course_text().encode()), SEQUENCES, LENGTH + 1, seed), count):
         targets = rows[:, 1:].clone()
         if uneven:
             kept = torch.linspace(2, LENGTH, SEQUENCES).long()  # targets of each sequence
