@@ -410,6 +410,13 @@ def test_lora_adds_activations_and_foreach_a_temporary() -> None:
     assert last.at_peak[Account.TEMPORARY] / GB == pytest.approx(2 * llama.params / GB, rel=0.01)
 
 
+def test_operations_of_quantised_weights_are_counted_without_bitsandbytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Colab: a task and the cheat sheet count them; the matrices multiplied are the same."""
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    config, plain = read_config("smollm2-135m"), Recipe(lora_rank=16, seq=256, batch=3)
+    assert step_flops(config, replace(plain, quant="nf4", double_quant=True)) == step_flops(config, plain)
+
+
 # -- the notebook as a whole
 
 

@@ -69,9 +69,7 @@ def cuts_for_a_3090(answer: Any) -> str:
     expect(answer.lora_rank > 0, True, "lora_rank > 0", cause=_("the price limit is for LoRA"))
     config = read_config(MODEL)
     limit = step_flops(config, Recipe(lora_rank=16, seq=2048, accum=32))
-    # None of these changes how many products there are, and bitsandbytes need not be here.
-    same_products = {"kernels": "stock", "loss": "hf", "quant": "none", "double_quant": False, "kbit_prepare": False}
-    price = step_flops(config, replace(answer, **same_products)) / limit
+    price = step_flops(config, replace(answer, kernels="stock", loss="hf")) / limit
     expect(
         price <= PRICE_LIMIT, True, _("operations {price:.2f} times the limit's, at most {most}").format(
             price=price, most=PRICE_LIMIT),
