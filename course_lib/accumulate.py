@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from course_lib import finetune
-from course_lib.finetune import course_text
 from course_lib.models import GPT, IGNORED, GPTConfig, next_token_loss
 
 Divide = Literal["tokens", "means", "nothing"]
@@ -42,7 +41,7 @@ def windows(count: int, *, uneven: bool = False, seed: int = 0) -> list[Window]:
     With ``uneven`` the first sequences are nearly all masked, as short answers are in a batch of long ones.
     """
     made = []
-    for rows in islice(finetune.windows(list(course_text().encode()), SEQUENCES, LENGTH + 1, seed), count):
+    for rows in islice(finetune.windows(list(finetune.course_text().encode()), SEQUENCES, LENGTH + 1, seed), count):
         targets = rows[:, 1:].clone()
         if uneven:
             kept = torch.linspace(2, LENGTH, SEQUENCES).long()  # targets of each sequence

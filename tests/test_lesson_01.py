@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from lesson_notebooks import core_cells, deeper_sections, printed
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -298,11 +299,8 @@ def test_no_wrong_answer_is_told_the_right_number(task: str, answer: Any) -> Non
 
 def test_the_core_is_short_and_the_first_cells_stand_as_in_every_lesson() -> None:
     unit = read_source(REPOSITORY, "01_ledger")
-    core = next(i for i, cell in enumerate(unit.cells) if cell.text["en"].startswith("## Deeper"))
-    assert core <= 20
-    for language, word in (("en", "## Deeper"), ("zh", "## 深入")):
-        headings = [line for cell in unit.cells for line in cell.text[language].splitlines() if line.startswith("## ")]
-        assert sum(each.startswith(word) for each in headings) == 7
+    assert core_cells(unit) <= 20
+    assert deeper_sections(unit) == {"en": 7, "zh": 7}
 
 
 @pytest.mark.slow
@@ -311,8 +309,7 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
     outcome, notebook = execute(REPOSITORY, "01_ledger", language)
     assert outcome.failure is None
     assert outcome.complaints == []
-    texts = [o.get("text") or str(o.get("data", {}).get("text/html", "")) for c in code_of(notebook) for o in c.outputs]
-    said = "".join(texts)
+    said = printed(notebook)
     for figure in ("86.00 MiB", "107.8", "134.8 GB", "107.9 GB in backward", "13.5", "10.0", "67.46 GiB", "393,216 B",
                    "at batch 10", "12 B x", "13.91 GiB of 17.07 GiB", "24%", "93%", "KV cache 8.00", "8.73 GiB",
                    "nvidia-smi 75.4 GiB", "nvidia-smi 71.3 GiB"):  # fmt: skip
@@ -323,7 +320,3 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
     assert re.findall(r"^(?:claim|论断) (C\d+)[:：]", said, re.MULTILINE) == ["C1", "C2", "C10", "C17"]
     verdicts = re.findall(r"^(?:verdict: holds only|结论：只在)", said, re.MULTILINE)
     assert len(verdicts) == 4
-
-
-def code_of(notebook: Any) -> list[Any]:
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]

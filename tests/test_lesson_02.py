@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lesson_notebooks import core_cells, deeper_sections, printed
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -333,11 +334,8 @@ def test_wrong_answers_hear_the_usual_cause(task: str, answer: Any, message: str
 
 def test_the_core_is_short_and_the_deeper_sections_are_six() -> None:
     unit = read_source(REPOSITORY, "02_mixed_precision")
-    core = next(i for i, cell in enumerate(unit.cells) if cell.text["en"].startswith("## Deeper"))
-    assert 15 <= core <= 20
-    for language, word in (("en", "## Deeper"), ("zh", "## 深入")):
-        headings = [line for cell in unit.cells for line in cell.text[language].splitlines() if line.startswith("## ")]
-        assert sum(each.startswith(word) for each in headings) == 6
+    assert 15 <= core_cells(unit) <= 20
+    assert deeper_sections(unit) == {"en": 6, "zh": 6}
 
 
 @pytest.mark.slow
@@ -346,9 +344,7 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
     outcome, notebook = execute(REPOSITORY, "02_mixed_precision", language)
     assert outcome.failure is None
     assert outcome.complaints == []
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    texts = [o.get("text") or str(o.get("data", {}).get("text/html", "")) for cell in cells for o in cell.outputs]
-    said = "".join(texts)
+    said = printed(notebook)
     for figure in ("66,048.00", "6.55e+04", "6e-08", "1.0078125", "26.5", "102.3", "12.3 GiB", "125.7 %", "1,048,576 B",
                    "237 operators", "287 operators", "50 casts", "begins at 65536", "after 2000", "x 27.39",
                    "No inf checks were recorded", "Attempting to unscale FP16 gradients", "nan"):  # fmt: skip

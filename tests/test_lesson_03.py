@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from lesson_notebooks import core_cells, deeper_sections, printed
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
@@ -269,11 +270,8 @@ def test_reentrant_checkpoints_leave_adapters_without_gradients() -> None:
 
 def test_the_core_is_short_and_the_deeper_sections_are_six() -> None:
     unit = read_source(REPOSITORY, "03_checkpointing")
-    core = next(i for i, cell in enumerate(unit.cells) if cell.text["en"].startswith("## Deeper"))
-    assert 15 <= core <= 20
-    for language, word in (("en", "## Deeper"), ("zh", "## 深入")):
-        headings = [line for cell in unit.cells for line in cell.text[language].splitlines() if line.startswith("## ")]
-        assert sum(each.startswith(word) for each in headings) == 6
+    assert 15 <= core_cells(unit) <= 20
+    assert deeper_sections(unit) == {"en": 6, "zh": 6}
 
 
 @pytest.mark.slow
@@ -282,9 +280,7 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
     outcome, notebook = execute(REPOSITORY, "03_checkpointing", language)
     assert outcome.failure is None
     assert outcome.complaints == []
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    texts = [o.get("text") or str(o.get("data", {}).get("text/html", "")) for cell in cells for o in cell.outputs]
-    said = "".join(texts)
+    said = printed(notebook)
     for figure in ("15 times as much", "bit for bit the same: True", "53.10 GiB", "17.81 GiB", "94.16 %", "+25.7%",
                    "+37.4%", "100 %", "67%", "0 of 48 weights", "eval  checkpointing on  peak  207.1 MiB", "23.18 GiB",
                    "17.59 GiB", "reentrant: 0 of 6", "not reentrant: 6 of 6", "3.3 TFLOP",

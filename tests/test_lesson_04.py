@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from lesson_notebooks import core_cells, deeper_sections, printed
 from matplotlib import pyplot
 from torch import nn
 from torch.nn import functional as F
@@ -288,11 +289,8 @@ def test_both_ratios_of_the_opening_are_five() -> None:
 
 def test_the_core_is_short() -> None:
     unit = read_source(REPOSITORY, "04_accumulation")
-    core = next(i for i, cell in enumerate(unit.cells) if cell.text["en"].startswith("## Deeper"))
-    assert core <= 20
-    for language, word in (("en", "## Deeper"), ("zh", "## 深入")):
-        headings = [line for cell in unit.cells for line in cell.text[language].splitlines() if line.startswith("## ")]
-        assert sum(each.startswith(word) for each in headings) == 5
+    assert core_cells(unit) <= 20
+    assert deeper_sections(unit) == {"en": 5, "zh": 5}
 
 
 @pytest.mark.slow
@@ -301,10 +299,7 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
     outcome, notebook = execute(REPOSITORY, "04_accumulation", language)
     assert outcome.failure is None
     assert outcome.complaints == []
-    said = "".join(
-        o.get("text") or str(o.get("data", {}).get("text/html", ""))
-        for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs
-    )  # fmt: skip
+    said = printed(notebook)
     for figure in ("8.000x", "at the start: 3.0", "4.74", "in steps of 2 MiB 198", "asked for 4.83 GiB",
                    "allocator 1.01 GiB", "1.22", "not divided (SGD)", "2.970910", "counts 11 times", "52.11", "2.99",
                    "3.48", "196.3 MiB", "0.000015", "8.208 GiB", "changes the right curve: False"):  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from lesson_notebooks import core_cells, deeper_sections, printed
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -422,11 +423,8 @@ def test_operations_of_quantised_weights_are_counted_without_bitsandbytes(monkey
 
 def test_the_core_is_short() -> None:
     unit = read_source(REPOSITORY, "05_recipe_24gb_7b")
-    core = next(i for i, cell in enumerate(unit.cells) if cell.text["en"].startswith("## Deeper"))
-    assert core <= 20
-    for language, word in (("en", "## Deeper"), ("zh", "## 深入")):
-        headings = [line for cell in unit.cells for line in cell.text[language].splitlines() if line.startswith("## ")]
-        assert sum(each.startswith(word) for each in headings) == 9
+    assert core_cells(unit) <= 20
+    assert deeper_sections(unit) == {"en": 9, "zh": 9}
 
 
 @pytest.mark.slow
@@ -435,10 +433,7 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
     outcome, notebook = execute(REPOSITORY, "05_recipe_24gb_7b", language)
     assert outcome.failure is None
     assert outcome.complaints == []
-    said = "".join(
-        o.get("text") or str(o.get("data", {}).get("text/html", ""))
-        for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs
-    )  # fmt: skip
+    said = printed(notebook)
     for figure in ("822.5", "19.2", "-53.8", "6.15", "6.44", "4.48", "48.2", "= 12 GB", "42 GB, not 50",
                    "19.5 to 23.2 GB", "weights 3.62", "0.25%", "5.55", "4.127", "25.37", "13.85", "16.7",
                    "269 MB"):  # fmt: skip

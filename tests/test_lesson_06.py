@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from lesson_notebooks import core_cells, deeper_sections, printed
 
 from course_lib import ledger
 from course_lib.accounts import Moment
@@ -98,11 +99,8 @@ def test_a_search_is_the_first_thing_and_the_core_is_short() -> None:
     unit = read_source(REPOSITORY, UNIT)
     code = [cell.text["en"] for cell in unit.cells if cell.kind == "code"]
     assert "search_box(" in code[1]
-    core = next(i for i, cell in enumerate(unit.cells) if cell.text["en"].startswith("## Deeper"))
-    assert core <= 26  # six of them show a blind case or its heading
-    for language, word in (("en", "## Deeper"), ("zh", "## 深入")):
-        headings = [line for cell in unit.cells for line in cell.text[language].splitlines() if line.startswith("## ")]
-        assert sum(each.startswith(word) for each in headings) == 6
+    assert core_cells(unit) <= 26  # six of them show a blind case or its heading
+    assert deeper_sections(unit) == {"en": 6, "zh": 6}
 
 
 @pytest.mark.slow
@@ -111,10 +109,7 @@ def test_what_the_prose_says_is_printed_by_a_cell(language: str) -> None:
     outcome, notebook = execute(REPOSITORY, UNIT, language)
     assert outcome.failure is None
     assert outcome.complaints == []
-    said = "".join(
-        o.get("text") or str(o.get("data", {}).get("text/html", "")) + str(o.get("data", {}).get("text/plain", ""))
-        for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs
-    )  # fmt: skip
+    said = printed(notebook, "text/html", "text/plain")
     for figure in ("760,300,032", "checkpointing  peak 14.18", "CUDA out of memory. Tried to allocate",
                    "→ fp16-overflow", "→ small-operators", "→ not-divided", "→ long-attention", "→ no-no-grad",
                    "→ update", "43", "None of the inputs have requires_grad"):  # fmt: skip

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lesson_notebooks import core_cells, deeper_sections, printed
 
 from course_lib import ledger
 from course_lib.hf_config import read_model
@@ -137,12 +138,9 @@ def test_the_chart_of_all_guesses_has_a_text() -> None:
 
 def test_the_core_is_short_and_an_answer_is_found_first() -> None:
     unit = read_source(REPOSITORY, "07_interview")
-    core = next(i for i, cell in enumerate(unit.cells) if cell.text["en"].startswith("## Deeper"))
-    assert core <= 20
+    assert core_cells(unit) <= 20
     assert "finder()" in next(cell for cell in unit.cells[2:] if cell.kind == "code").text["en"]
-    for language, word in (("en", "## Deeper"), ("zh", "## 深入")):
-        headings = [line for cell in unit.cells for line in cell.text[language].splitlines() if line.startswith("## ")]
-        assert sum(each.startswith(word) for each in headings) == 5
+    assert deeper_sections(unit) == {"en": 5, "zh": 5}
 
 
 @pytest.mark.slow
@@ -151,10 +149,7 @@ def test_every_figure_in_the_prose_is_printed_by_a_cell(language: str) -> None:
     outcome, notebook = execute(REPOSITORY, "07_interview", language)
     assert outcome.failure is None
     assert outcome.complaints == []
-    said = "".join(
-        o.get("text") or str(o.get("data", {}).get("text/html", ""))
-        for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs
-    )  # fmt: skip
+    said = printed(notebook)
     for figure in ("208.3", "28.1", "x 12.9", "28.5 GB", "15.1 GB", "6.5 times the file", "31.4", "13.5", "0.40 GB"):
         assert figure in said, figure
     assert re.search(r"(measured|实测)\s+0 of 5", said), "none of the five is right"
