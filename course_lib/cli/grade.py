@@ -62,13 +62,14 @@ def run(args: argparse.Namespace) -> int:
         from course_lib.grading.run import Plan, grade_class
         from course_lib.grading.settings import Settings
         from course_lib.grading.workers import Dask, Here
+        from course_lib.grading.zygote import warm_up
 
         settings = Settings.read(args.settings) if args.settings else Settings()
         plan = Plan(tuple(dict.fromkeys(args.assignment)), args.submissions, args.out, args.seed, args.sandbox,
                     args.pattern, args.roster, settings)  # fmt: skip
         if sandbox:
             sandboxes[args.sandbox] = sandbox
-            workers: Dask | Here = Here(args.workers, settings.budget.notebook_seconds, sandbox.wait)
+            workers: Dask | Here = Here(args.workers, settings.budget.notebook_seconds, (warm_up, sandbox.wait))
         else:
             workers = Dask(args.dask)
         console = Console(highlight=False)

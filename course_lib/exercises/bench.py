@@ -16,7 +16,7 @@ from course_lib.dryrun.grow import at_depth
 from course_lib.exercises.judge import one_thread
 from course_lib.exercises.pretend_card import pretend_card
 from course_lib.models import GPT, GPTConfig, next_token_loss
-from course_lib.probe import probe
+from course_lib.probe import as_on_a_card, probe
 from course_lib.trace import Trace
 
 Batch = tuple[Tensor, Tensor]
@@ -98,7 +98,7 @@ def _measured(size: Size, recipe: str, device: str, reading: Reading) -> Trace:
     batch = size.make_batch(device)
     optimizer = make_optimizer(model, reading)
     if reading.warm_up:
-        with probe(model, optimizer):
+        with as_on_a_card(batch[0].device):
             _run(model, optimizer, batch, recipe, ("forward", "backward", "step"), reading.logits_held)
     if reading.drop_gradients:
         optimizer.zero_grad()

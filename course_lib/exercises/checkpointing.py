@@ -95,7 +95,7 @@ def check_compare(
     for every, dropout in ((1, 0.0), (2, 0.1)):
         bed = Bed(seed, model, dropout)
         said = _said(compare, bed, every)
-        measured = observe(compared, checkpoint_blocks, bed, every)
+        measured = _measured(checkpoint_blocks, bed, every)
         if isinstance(measured, Raised):  # then compare cannot be right either
             measured, usual = compared(lambda model, every: model, bed, every), _USUAL["step 1"]
         cases.append((every, bed, measured))
@@ -124,15 +124,25 @@ _USUAL = {
 }
 
 
-_comparisons: "WeakKeyDictionary[Callable[..., Any], dict[Any, Any]]" = WeakKeyDictionary()
-
-
 def _said(compare: Callable[..., Any], bed: Bed, every: int) -> Any:
-    """What ``compare`` returns or raises; two test cells ask, once is enough."""
-    known = _comparisons.setdefault(compare, {})
+    """What ``compare`` returns or raises."""
+    return _once(compare, bed, every, lambda: observe(compare, bed.fresh, bed.batch, every))
+
+
+def _measured(checkpoint_blocks: CheckpointBlocks, bed: Bed, every: int) -> Any:
+    """What it has to find."""
+    return _once(checkpoint_blocks, bed, every, lambda: observe(compared, checkpoint_blocks, bed, every))
+
+
+_found: "WeakKeyDictionary[Callable[..., Any], dict[Any, Any]]" = WeakKeyDictionary()
+
+
+def _once(function: Callable[..., Any], bed: Bed, every: int, find: Callable[[], Any]) -> Any:
+    """Two test cells ask the same of a function; once is enough."""
+    known = _found.setdefault(function, {})
     key = (str(bed), *bed.key, every)
     if key not in known:
-        known[key] = observe(compare, bed.fresh, bed.batch, every)
+        known[key] = find()
     return known[key]
 
 

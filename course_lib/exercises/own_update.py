@@ -8,10 +8,11 @@ import torch
 
 from course_lib.accounts import Moment
 from course_lib.dryrun.grow import at_depth
+from course_lib.exercises.bench import Batch
 from course_lib.exercises.judge import Broken, Mistake, Near, Promise, judge, refuse_stubs
 from course_lib.i18n import N_, _
 from course_lib.models import GPT, GPTConfig, next_token_loss
-from course_lib.probe import probe
+from course_lib.probe import as_on_a_card, probe
 from course_lib.trace import Trace
 from course_lib.training import train_step
 from course_lib.units import GB, GIB
@@ -43,9 +44,14 @@ def _measured(config: GPTConfig, batch: int, length: int, accum_steps: int) -> T
         tokens = torch.zeros(batch, length, dtype=torch.int64)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     batches = [(tokens, torch.zeros_like(tokens)) for _ in range(min(accum_steps, _ENOUGH))]
-    for window in (batches[:1], batches):  # the first update makes Adam's state
-        with probe(model, optimizer) as measured:
-            train_step(model, optimizer, window, lambda model, batch: next_token_loss(model(batch[0]), batch[1]))
+
+    def update(window: list[Batch]) -> None:
+        train_step(model, optimizer, window, lambda model, batch: next_token_loss(model(batch[0]), batch[1]))
+
+    with as_on_a_card(tokens.device):
+        update(batches[:1])  # makes Adam's state
+    with probe(model, optimizer) as measured:
+        update(batches)
     return measured.trace
 
 

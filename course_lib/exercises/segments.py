@@ -6,7 +6,7 @@ forward pass ends. So any way of writing the function is judged alike.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -212,13 +212,22 @@ class Compared(NamedTuple):
     checkpointed: "Step"
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Step:
     saved_bytes: int  #: for the backward pass, parameters aside, each storage once
     saved_with_weights: int
     saved_each_time: int  #: a storage as often as it was saved
-    peak_bytes: int
     forward_flops: int
     flops: int
+    model: nn.Module
+    batch: tuple[Tensor, Tensor]
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """Of the step after it, which finds gradients there; few ask."""
+        with one_thread(), probe(self.model) as measured:
+            _step(self.model, self.batch)
+        return measured.trace.peak_bytes
 
 
 @one_thread()
@@ -248,14 +257,13 @@ def _counted(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Step:
             loss = next_token_loss(model(batch[0]), batch[1])
         forward_flops = counter.get_total_flops()
         loss.backward()
-    with probe(model) as measured:
-        _step(model, batch)
     activations = [(key, size) for key, size in saved if key not in parameters]
     return Step(
         sum(dict(activations).values()),
         sum(dict(saved).values()),
         sum(size for _, size in activations),
-        measured.trace.peak_bytes,
         forward_flops,
         counter.get_total_flops(),
+        model,
+        batch,
     )

@@ -2,7 +2,8 @@
 
 A job knows no student's name: it holds cells, an assignment's name, a seed and limits. In the first run the visible
 tests are executed in the student's process, and what cells print is kept for the feedback; no hidden test is in
-reach. In the second run the student's functions answer the referee.
+reach. In the second run the student's functions answer the referee: on inputs that nobody knew before, and where they
+are wrong there, or a question has no hidden part, on those of the visible test.
 """
 
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 from course_lib.grading.assignment import Assignment
 from course_lib.grading.namespaces import Limits
-from course_lib.grading.referee import Student, Verdict, judge_part, reseeded
+from course_lib.grading.referee import Student, Verdict, imports_of, judge_part, reseeded
 from course_lib.grading.sandbox import Gone, Room, Sandbox
 
 _RESTARTS = 3  #: after a cell that killed the kernel, so that what comes after it is not lost
@@ -98,13 +99,12 @@ def run_submission(
         question = questions[cell.grade_id]
         student = students.setdefault(id(room), Student(room, seconds))
         student.seconds = seconds
-        names: dict[str, Any] = {"__name__": "__main__"}
-        verdict = judge_part(question.visible, student, names, assignment.reference)
-        outcome.visible[cell.grade_id] = verdict
-        if verdict.passed and question.hidden.strip():
-            code = reseeded(question.hidden, f"{seed}:{assignment.name}:{cell.grade_id}")
-            verdict = judge_part(code, student, names, assignment.reference)
-            outcome.hidden[cell.grade_id] = verdict
+        verdict = None
+        if question.hidden.strip():
+            code = imports_of(question.visible) + reseeded(question.hidden, f"{seed}:{assignment.name}")
+            verdict = outcome.hidden[cell.grade_id] = judge_part(code, student, assignment.reference)
+        if verdict is None or not (verdict.passed or verdict.gone):
+            verdict = outcome.visible[cell.grade_id] = judge_part(question.visible, student, assignment.reference)
         if verdict.gone:
             raise Gone(verdict.gone)
         return Ran(cell.position, cell.grade_id)

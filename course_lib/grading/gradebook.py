@@ -104,9 +104,8 @@ def _outputs(cell: Mapping[str, Any]) -> list[Any]:
     return outputs
 
 
-@contextmanager
-def open_book(folder: Path, assignments: Mapping[str, Assignment], deadlines: Mapping[str, datetime]) -> Any:
-    """The gradebook in ``folder``, with every assignment's cells in it.
+def release(folder: Path, assignments: Mapping[str, Assignment]) -> None:
+    """Make ``folder`` nbgrader's course, with every assignment as it stands released in it; takes seconds for each.
 
     Raises:
         CourseError: nbgrader refuses an assignment.
@@ -127,11 +126,19 @@ def open_book(folder: Path, assignments: Mapping[str, Assignment], deadlines: Ma
                 done = api.generate_assignment(assignment.name, force=True, create=True)  # calls alembic by name
             if not done["success"]:
                 raise CourseError(f"nbgrader does not release {assignment.name}: {(done.get('error') or done)!s:.300}")
+
+
+@contextmanager
+def open_book(folder: Path, deadlines: Mapping[str, datetime]) -> Any:
+    """The gradebook of a ``folder`` in which assignments were released.
+
+    Args:
+        deadlines: by assignment.
+    """
     with warnings.catch_warnings(), Gradebook(f"sqlite:///{(folder / 'gradebook.db').resolve()}", COURSE) as gradebook:
         warnings.simplefilter("ignore")  # SQLAlchemy's about nbgrader's own queries
-        for assignment in assignments.values():
-            if assignment.name in deadlines:
-                gradebook.update_or_create_assignment(assignment.name, duedate=deadlines[assignment.name].isoformat())
+        for name, deadline in deadlines.items():
+            gradebook.update_or_create_assignment(name, duedate=deadline.isoformat())
         yield Book(folder, gradebook)
 
 

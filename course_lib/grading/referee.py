@@ -14,7 +14,7 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from unittest.mock import patch
 
@@ -100,14 +100,14 @@ class Remote:
         raise (kind if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError)(reply.get("text"))
 
 
-def judge_part(code: str, student: Student, names: dict[str, Any], reference: dict[str, Any]) -> Verdict:
+def judge_part(code: str, student: Student, reference: dict[str, Any]) -> Verdict:
     """Execute a part of a test cell here.
 
     Args:
-        names: the namespace; what the code uses of the student's is put there.
         reference: the names of the solved notebook.
     """
-    wanted = sorted({node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)} - names.keys())
+    names: dict[str, Any] = {"__name__": "__main__"}
+    wanted = sorted({node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)})
     try:
         with instruments(student, reference), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             found = student.ask("look", names=wanted).get("found", {})
@@ -127,8 +127,15 @@ def judge_part(code: str, student: Student, names: dict[str, Any], reference: di
     return Verdict(True)
 
 
+def imports_of(code: str) -> str:
+    """The imports at the top of a test's visible part, on which the hidden one may rely."""
+    found = [node for node in ast.parse(code).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return "".join(f"{ast.unparse(node)}\n" for node in found)
+
+
 def reseeded(code: str, seed: str) -> str:
-    """The same test with other seeds: every ``seed=NUMBER`` becomes another number that follows from ``seed``."""
+    """The same test with other seeds: every ``seed=NUMBER`` becomes another number that follows from ``seed``. Tests
+    that share one go on sharing it, and with it what they found out."""
     tree = ast.parse(code)
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "seed" and isinstance(node.value, ast.Constant):
@@ -259,16 +266,12 @@ def _facts(bed: segments.Bed, function: Remote) -> judge.Facts:
         return reply if isinstance(reply, judge.Raised) else read(reply)
 
     def loss(reply: Any, training: bool = True) -> Any:
-        plain = segments._step(bed.fresh().train(training), bed.batch, backward=False)
-        return of(reply, lambda got: "equal" if _same_tensor(got["loss"], plain) else "different")
+        right = _right_loss(_made_of(bed), training)
+        return of(reply, lambda got: "equal" if _same_tensor(got["loss"], right) else "different")
 
     def gradients(reply: Any, dropout: float = 0.0, frozen: bool = False) -> Any:
-        plain = bed.fresh(dropout)
-        if frozen:
-            for name, parameter in plain.named_parameters():
-                parameter.requires_grad_(not name.startswith(("embedding", "positions")))
-        segments._step(plain, bed.batch)
-        return of(reply, lambda got: _compared(got["gradients"], [each.grad for each in plain.parameters()]))
+        right = _right_gradients(_made_of(bed), dropout, frozen)
+        return of(reply, lambda got: _compared(got["gradients"], right))
 
     facts: judge.Facts = {names.RETURNS: of(step(None), lambda got: got["returned"])}
     whole = step(1, "train")
@@ -292,6 +295,23 @@ def _facts(bed: segments.Bed, function: Remote) -> judge.Facts:
     keys = list(bed.fresh().state_dict())
     facts[names.KEYS] = of(step(1), lambda got: "unchanged" if got["keys"] == keys else "renamed")
     return facts
+
+
+@cache  # the same for every submission of a run
+def _right_loss(bed: tuple[int, type, float], training: bool) -> torch.Tensor:
+    the_bed = segments.Bed(*bed)
+    return segments._step(the_bed.fresh().train(training), the_bed.batch, backward=False)
+
+
+@cache
+def _right_gradients(bed: tuple[int, type, float], dropout: float, frozen: bool) -> list[torch.Tensor | None]:
+    the_bed = segments.Bed(*bed)
+    plain = the_bed.fresh(dropout)
+    if frozen:
+        for name, parameter in plain.named_parameters():
+            parameter.requires_grad_(not name.startswith(("embedding", "positions")))
+    segments._step(plain, the_bed.batch)
+    return [each.grad for each in plain.parameters()]
 
 
 def _same_tensor(came: Any, right: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -15,7 +16,7 @@ from course_lib.errors import CourseError
 from course_lib.grading import job as jobs
 from course_lib.grading.assignment import Assignment
 from course_lib.grading.collect import Found, Roster, collect
-from course_lib.grading.gradebook import open_book
+from course_lib.grading.gradebook import open_book, release
 from course_lib.grading.outbox import Outbox, key_of, write
 from course_lib.grading.report import write_reports
 from course_lib.grading.rows import Row
@@ -74,7 +75,7 @@ def grade_class(
     lost = set[str]()
     done = len(keys) - len(waiting)
     progress(done, len(keys))
-    for key, result in workers.grade(waiting):
+    for key, result in workers.grade(waiting, meanwhile=partial(release, plan.out, assignments)):
         if result is None:
             lost.add(key)
         else:
@@ -146,7 +147,9 @@ def _record(plan: Plan, outbox: Outbox, assignments: dict[str, Assignment], rows
         for row in rows:
             row.student = names[row.student]
         rows.sort(key=lambda row: (row.student, row.assignment.name))
-    with open_book(plan.out, assignments, settings.deadlines) as book:
+    release(plan.out, assignments)  # nothing to do, mostly
+    deadlines = {name: settings.deadlines[name] for name in assignments if name in settings.deadlines}
+    with open_book(plan.out, deadlines) as book:
         for row in rows:
             row.penalty, why = settings.penalty(row.assignment.name, row.handed_in, row.graded.points)
             row.graded.reason = "; ".join(filter(None, (row.graded.reason, why)))

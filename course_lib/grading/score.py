@@ -105,22 +105,21 @@ def _score(question: Question, ran: Ran | None, visible: Verdict | None, hidden:
     if ran.error:
         lost.reason, lost.mistake = _first_line(ran.error), ran.error.get("mistake")
         return lost
-    if visible is None or visible.gone:
-        lost.reason = ASKED_FROM_OUTSIDE + GONE.get(visible.gone if visible else "died", GONE["died"])
+    asked = visible or hidden  # the visible part only where that is needed, then last
+    if asked is None or asked.gone:
+        lost.reason = ASKED_FROM_OUTSIDE + GONE.get(asked.gone if asked else "died", GONE["died"])
         lost.flag = f"its test passes, but {lost.reason}"
         return lost
-    if not visible.passed:
+    if not asked.passed:
         lost.reason = _FORGED
         lost.flag = lost.reason
         return lost
     if hidden and not hidden.passed:
-        lost.hidden, lost.mistake = True, hidden.mistake
-        lost.reason = f"in a hidden test, {GONE[hidden.gone]}" if hidden.gone else "a hidden test fails"
+        lost.hidden, lost.mistake, lost.reason = True, hidden.mistake, "a hidden test fails"
         return lost
     full = Score(question.grade_id, question.points, question.points)
-    unproven = visible.unproven or (hidden.unproven if hidden else "")
-    if unproven:
-        full.flag = f"rests on the test's own word: {unproven}"
+    if asked.unproven:
+        full.flag = f"rests on the test's own word: {asked.unproven}"
     return full
 
 

@@ -5,7 +5,7 @@ import json
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
@@ -20,30 +20,39 @@ _one_at_a_time = threading.Lock()
 
 
 class Workers(Protocol):
-    def grade(self, waiting: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | None]]:
-        """Key and result of each job as it ends; None where a worker was lost over it."""
+    def grade(
+        self, waiting: Mapping[str, bytes], meanwhile: Callable[[], None]
+    ) -> Iterator[tuple[str, bytes | None]]:
+        """Key and result of each job as it ends; None where a worker was lost over it.
+
+        Args:
+            meanwhile: called once the first jobs are on their way; it need not wait for their results.
+        """
 
 
 class Here:
     """Processes of this machine, forked when torch is imported and the sandbox stands."""
 
-    def __init__(self, count: int, budget_seconds: float, start: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, count: int, budget_seconds: float, first: Sequence[Callable[[], None]] = ()) -> None:
         """
         Args:
-            start: called before workers are forked, if there is anything to do.
+            first: called one after the other before workers are forked, if there is anything to do.
         """
-        self.count, self.patience, self.start = count, 2 * budget_seconds + _PATIENCE_SECONDS, start
+        self.count, self.patience, self.first = count, 2 * budget_seconds + _PATIENCE_SECONDS, first
 
-    def grade(self, waiting: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | None]]:
+    def grade(
+        self, waiting: Mapping[str, bytes], meanwhile: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[str, bytes | None]]:
         todo = list(waiting.items())[::-1]
-        if todo:
-            self.start()
+        for prepare in self.first if todo else ():
+            prepare()
         hands = [_Hand() for _ in range(min(self.count, len(todo)))]
         busy: dict[Connection, tuple[_Hand, str, float]] = {}
         try:
             for hand in hands:
                 key, job = todo.pop()
                 busy[hand.give(job)] = (hand, key, time.monotonic())
+            meanwhile()
             while busy:
                 for ready in wait(list(busy), timeout=1.0):
                     assert isinstance(ready, Connection)
@@ -130,9 +139,12 @@ class Dask:
         except (OSError, ValueError, TimeoutError) as error:
             raise CourseError(f"--dask: no scheduler answers at {address}; start one with: dask scheduler") from error
 
-    def grade(self, waiting: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | None]]:
+    def grade(
+        self, waiting: Mapping[str, bytes], meanwhile: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[str, bytes | None]]:
         from distributed import as_completed
 
         keys = {self.client.submit(grade_or_say, job, pure=False): key for key, job in waiting.items()}
+        meanwhile()
         for future in as_completed(keys):
             yield keys[future], future.result() if future.status == "finished" else None

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> None:
         become_nobody()
     for name in _BOTH:
         importlib.import_module(name)
-    _warm_up()
+    warm_up()
     if os.fork():
         bare_line.close()
         for name in _OPEN:
@@ -67,8 +67,9 @@ def _lines(arguments: Sequence[str]) -> tuple[socket.socket, socket.socket]:
     return lines[0], lines[1]
 
 
-def _warm_up() -> None:
-    """One small step: an optimizer's first one imports hundreds of modules, which no child should have to."""
+def warm_up() -> None:
+    """One small step: an optimizer's first one imports hundreds of modules, which nothing that is forked should have
+    to."""
     import torch
 
     from course_lib.models import GPT, GPTConfig, next_token_loss
