@@ -3,10 +3,10 @@
     python benchmarks/bert_large.py
 
 A classifier is no causal model, so this is :func:`course_lib.dryrun.dry_run` on a module of one's own. The page that
-published the figures gives the context, too: 1343 MiB, before CUDA loaded kernels only when they are used. Two habits of
-that time count: the Trainer set gradients to zero and kept them, and PyTorch's softmax, up to 1.10, kept its input
-beside its result (derivatives.yaml: ``_softmax_backward_data(grad, result, dim, self)``, where later versions ask for the
-input's type alone). Writes results/bert_large.md.
+published the figures gives the context, too: 1343 MiB, before CUDA loaded kernels only when they are used. Two habits
+of that time count: the Trainer set gradients to zero and kept them, and PyTorch's softmax, up to 1.10, kept its input
+beside its result (derivatives.yaml: ``_softmax_backward_data(grad, result, dim, self)``, where later versions ask for
+the input's type alone). Writes results/bert_large.md.
 """
 
 import warnings

@@ -2,7 +2,7 @@
 
     python benchmarks/grading.py [COPIES]
 
-COPIES submissions (8) of each exercise, solved; two workers, sandbox and torch's import included. Writes
+COPIES submissions (24) of each exercise, solved; two workers, sandbox and torch's import included. Writes
 benchmarks/results/grading.md.
 """
 
@@ -90,4 +90,4 @@ def write(rows: list[tuple[str, float, float]], copies: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 8)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 24)

@@ -4,16 +4,18 @@
 
 torchtune writes its own models, which no flags describe; this module has the same operators in this course's words
 (torchtune/modules/transformer.py, attention.py, rms_norm.py, position_embeddings.py, loss/ce_chunked_output_loss.py).
-Each block and the loss are compiled on their own: what the compiler keeps is decided by its own partitioner
-(course_lib/dryrun/compiled.py). The optimizer in the backward pass is one AdamW for each parameter, called as soon as its
-gradient is whole; offloading sends what autograd keeps to the host and makes it anew when it is asked for.
+Each block is compiled on its own: what the compiler keeps is decided by its own partitioner (course_lib/dryrun/
+compiled.py). So is the chunked loss; the plain one is not, since the recipes of that time dropped what ``compile_loss``
+returned, and only the chunked loss is changed in place. The optimizer in the backward pass is one AdamW for each
+parameter (``InBackward`` in course_lib/training.py); offloading sends what autograd keeps to the host and makes it anew
+when it is asked for.
 
 Writes results/torchtune.md.
 """
 
-from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +30,14 @@ from course_lib.dryrun import dry_run, with_cublas
 from course_lib.dryrun.compiled import compiled
 from course_lib.dryrun.grow import at_depth
 from course_lib.trace import Trace
+from course_lib.training import InBackward
 from course_lib.units import GIB
 
 HERE = Path(__file__).parent
 LAYERS, WIDTH, HEADS, SHARED, INNER, VOCAB = 28, 3072, 24, 8, 8192, 128256
 HEAD = WIDTH // HEADS
 BATCH, LENGTH, CHUNKS, CONTEXT = 2, 4096, 8, 131072
-RANK, DROPOUT = 64, 0.0
+RANK = 64
 _SMALLEST_OFFLOADED_BYTES = 1024
 
 
@@ -116,12 +119,12 @@ class Block(nn.Module):
         return self.out(mixed.transpose(1, 2).contiguous().view(batch, length, WIDTH))
 
 
-class Loss(nn.Module):
-    """Summed over the tokens of a chunk, or of all."""
+class ChunkLoss(nn.Module):
+    """Cross-entropy summed over a chunk, as the compiler comes to have it: an index compared with the target."""
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        chosen = F.log_softmax(logits.float(), dim=-1).gather(1, targets.unsqueeze(1))
-        return -chosen.sum()
+        words = torch.arange(VOCAB, device=logits.device)
+        return -(F.log_softmax(logits.float(), dim=-1) * (words == targets.unsqueeze(1))).sum()
 
 
 class Llama(nn.Module):
@@ -136,29 +139,12 @@ class Llama(nn.Module):
     def forward(self, tokens: Tensor) -> list[Tensor]:
         x = self.tokens(tokens)
         for block in self.as_compiled:
-            x = checkpoint(block, x, self.angles, use_reentrant=False) if self.savings.checkpointed else block(x, self.angles)
+            run = partial(checkpoint, block, use_reentrant=False) if self.savings.checkpointed else block
+            x = run(x, self.angles)
         x = self.norm(x)
         if self.savings.chunked:
             return [F.linear(chunk, self.tokens.weight) for chunk in x.chunk(CHUNKS, dim=1)]
         return [F.linear(x, self.tokens.weight).float()]
-
-
-class InBackward:
-    """One optimizer for each parameter, which runs when its gradient is whole and then frees it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.each = {parameter: torch.optim.AdamW([parameter], fused=True) for parameter in model.parameters()}
-        self.param_groups = [{"params": list(self.each)}]
-        for parameter in self.each:
-            parameter.register_post_accumulate_grad_hook(self.update)
-
-    @property
-    def state(self) -> dict[Any, Any]:
-        return {parameter: state for one in self.each.values() for parameter, state in one.state.items()}
-
-    def update(self, parameter: Tensor) -> None:
-        self.each[parameter].step()  # type: ignore[index]
-        self.each[parameter].zero_grad()  # type: ignore[index]
 
 
 def offloading(model: nn.Module) -> AbstractContextManager[Any]:
@@ -186,20 +172,21 @@ def trace_of(layers: int, savings: Savings) -> Trace:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(not savings.adapters or name.endswith((".a.weight", ".b.weight")))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer: Any = InBackward(model) if savings.in_backward else torch.optim.AdamW(trained, fused=True)
-    loss_of = compiled(Loss())
+    adamw = partial(torch.optim.AdamW, fused=True)
+    optimizer = InBackward(trained, adamw) if savings.in_backward else adamw(trained)
+    loss_of = compiled(ChunkLoss()) if savings.chunked else partial(F.cross_entropy, reduction="sum")
 
     def step() -> None:
         with offloading(model) if savings.offloaded else nullcontext():
             logits = model(tokens)
-        parts = (loss_of(part.reshape(-1, VOCAB), goal.reshape(-1)) for part, goal in zip(logits, tokens.chunk(len(logits), dim=1), strict=True))
-        loss = torch.stack(list(parts)).sum() / tokens.numel()
+        goals = tokens.chunk(len(logits), dim=1)
+        sums = [loss_of(part.reshape(-1, VOCAB), goal.reshape(-1)) for part, goal in zip(logits, goals, strict=True)]
+        loss = torch.stack(sums).sum() / tokens.numel()
         del logits
         loss.backward()
         del loss
-        if not savings.in_backward:
-            optimizer.step()
-            optimizer.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
     return with_cublas(dry_run(model, step, optimizer))
 
@@ -212,8 +199,9 @@ def main() -> None:
         trace = at_depth(lambda layers, savings=savings: trace_of(layers, savings), LAYERS)  # type: ignore[misc]
         error = difference(trace.peak_bytes, round(row["measured_gb"] * GIB))
         news = row["note"].split(";")[0].removeprefix("+")
-        lines.append(f"| {name} | {news} | {row['measured_gb']:.1f} | {trace.peak_bytes / GIB:.2f} | {error:+.1f} % | {trace.peak_moment} |")
-        print(lines[-1], {k.name: round(v/2**30,2) for k,v in trace.at_peak.items()}, flush=True)
+        figures = f"{row['measured_gb']:.1f} | {trace.peak_bytes / GIB:.2f} | {error:+.1f} %"
+        lines.append(f"| {name} | {news} | {figures} | {trace.peak_moment} |")
+        print(lines[-1], flush=True)
     (HERE / "results/torchtune.md").write_text("\n".join(lines) + "\n")
 
 

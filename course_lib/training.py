@@ -115,3 +115,41 @@ class MasterWeights(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         for parameter in self._trained:
             parameter.grad = None
+
+
+class InBackward(torch.optim.Optimizer):
+    """An update for each parameter as soon as its gradient is whole, in the backward pass, which then frees it.
+
+    Never more than a few gradients are there at once; ``step`` and ``zero_grad`` have nothing left to do. One
+    micro-batch an update, no clipping by the norm of all gradients, no GradScaler: all three need them together.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+    ) -> None:
+        """
+        Args:
+            make: an optimizer of one parameter.
+        """
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        super().__init__(trained, {})
+        self._each = {parameter: make([parameter]) for parameter in trained}
+        self._hooks = [parameter.register_post_accumulate_grad_hook(self._update) for parameter in trained]
+
+    @property  # type: ignore[override]
+    def state(self) -> dict[Any, Any]:
+        return {parameter: state for one in self._each.values() for parameter, state in one.state.items()}
+
+    @state.setter
+    def state(self, _value: Any) -> None:
+        return  # the base class makes an empty one
+
+    def _update(self, parameter: Tensor) -> None:
+        self._each[parameter].step()  # type: ignore[index]
+        parameter.grad = None
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        return
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        return

@@ -78,6 +78,31 @@ def test_a_dry_run_of_blocks_that_are_compiled() -> None:
     assert activations([compiled(block) for block in blocks]) < 0.85 * activations(blocks)
 
 
+class Chain(nn.Module):
+    """An exponential in fp32 between two matrix products in bf16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second((self.first(x).float() * 0.5).exp().bfloat16())
+
+
+def test_what_passes_between_fused_operators_is_never_written() -> None:
+    with torch.device("meta"):
+        module = Chain().bfloat16()
+        x = torch.zeros(TOKENS, WIDTH, dtype=torch.bfloat16)
+
+    def sizes(run: Any) -> list[int]:
+        trace = dry_run(module, lambda: run(x))
+        return [tensor.size_bytes for event in trace.events for tensor in event.born if tensor.operator != "resident"]
+
+    one = TOKENS * WIDTH * 2
+    assert sizes(compiled(module)) == [one, one, one]  # the products, and what the second one reads
+    assert sizes(module) == [one, 2 * one, 2 * one, 2 * one, one, one]  # fp32, halved, its exponential, bf16
+
+
 def test_says_what_it_cannot_take() -> None:
     with pytest.raises(CourseError, match="got builtin_function_or_method, expected a module"):
         compiled(torch.relu)  # type: ignore[arg-type]

@@ -4,7 +4,8 @@
 recipe, and needs about a second for a 7B, since two shallow copies of the model tell how the trace
 grows with depth (:mod:`~course_lib.dryrun.grow`).
 
-Limits: eager PyTorch on one CUDA device; no ``torch.compile``, no offloading. Answers read off a tensor
+Limits: PyTorch on one CUDA device, eager, or where a module of one's own is wrapped as ``torch.compile`` would cut it
+(:func:`~course_lib.dryrun.compiled.compiled`); no offloading. Answers read off a tensor
 (``.item()``) are True or 0. What CUDA kernels take inside themselves is added for cuBLAS and for
 FlashAttention's backward pass; other kernels' scratch (sorting in the embedding's backward pass, partial sums of a
 layer norm's) is below a thousandth of a step and is not. A GradScaler's scalars are left out.
