@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+import torch
 from test_grow import is_same
 
-from course_lib.dryrun import dry_run_config
+from course_lib.accounts import Account
+from course_lib.dryrun import dry_run_config, on_meta
 from course_lib.dryrun.hf_model import pattern_of
 from course_lib.hf_config import why_not_covered
 from course_lib.recipe import Recipe
@@ -61,3 +63,27 @@ def test_the_pattern(name: str) -> None:
     first, period = pattern_of({"model_type": name, **_SIZES, **settings}, Recipe(checkpoint="every:4"))
     assert first % 4 == period % 4 == 0
     assert first >= pattern[0]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp-bf16", "amp-fp16"])
+def test_experts_in_other_types_than_bf16(precision: str) -> None:
+    config = {"model_type": "mixtral", **_SIZES, **FAMILIES["mixtral"][0]}
+    trace = dry_run_config(config, Recipe(precision=precision, seq=256))
+    cosines = 1024  # buffers have no gradients
+    assert 0 <= trace.static_bytes[Account.WEIGHTS] - trace.static_bytes[Account.GRADIENTS] < cosines
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("one", "other"), [((32, 16), (3, 16, 10)), ((3, 8, 16), (16, 32)), ((16, 32), (32, 10))])
+def test_products_of_experts_have_the_sizes_of_real_ones(
+    dtype: torch.dtype, one: tuple[int, ...], other: tuple[int, ...]
+) -> None:
+    if not hasattr(torch, "_grouped_mm"):
+        pytest.skip("this version of PyTorch has no grouped product")
+    offsets = torch.tensor([8, 16, 32], dtype=torch.int32)
+    a = torch.zeros(one, dtype=dtype)
+    b = torch.zeros((*other[:-2], other[-1], other[-2]), dtype=dtype).transpose(-1, -2)  # as weights come
+    real = torch._grouped_mm(a, b, offs=offsets)
+    with on_meta():
+        dry = torch._grouped_mm(a.to("meta"), b.to("meta"), offs=offsets.to("meta"))
+    assert (dry.shape, dry.stride(), dry.dtype) == (real.shape, real.stride(), real.dtype)

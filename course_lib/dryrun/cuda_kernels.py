@@ -24,6 +24,8 @@ def cuda_on_meta(imitated: str = "cuda") -> Iterator[None]:
     # PyTorch's own make the same tensors, by way of a dozen operators written in Python.
     kernels.impl("native_layer_norm", _layer_norm, "Meta", allow_override=True)
     kernels.impl("native_layer_norm_backward", _layer_norm_backward, "Meta", allow_override=True)
+    if hasattr(aten, "_grouped_mm"):
+        kernels.impl("_grouped_mm", _grouped_mm, "Meta", allow_override=True)
     for fused in ("_fused_sgd_", "_fused_sgd_.tensor_lr"):  # in place; has no meta kernel in every version
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{fused}", "Meta"):
             kernels.impl(fused, lambda *_, **__: None, "Meta")
@@ -88,6 +90,24 @@ def _layer_norm_backward(
     return tuple(
         torch.empty_like(each, memory_format=torch.contiguous_format) if each is not None and asked else None
         for each, asked in zip((x, weight, bias), wanted, strict=True)
+    )
+
+
+def _grouped_mm(
+    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Each expert's product, in any type: PyTorch's own function for shapes knows bf16 alone, its CUDA code all.
+
+    One of ``a`` and ``b`` or both hold all experts' rows in two dimensions, cut at ``offs``. Rows of the result are
+    padded to 16 bytes (create_grouped_gemm_output_tensor in aten/src/ATen/native/GroupedMMUtils.h).
+    """
+    experts = [offs.shape[0]] if offs is not None and a.dim() == b.dim() == 2 else [a.shape[0]] * (a.dim() == b.dim())
+    dtype = out_dtype or a.dtype
+    rows, columns = a.shape[-2], b.shape[-1]
+    stride = _round_up(columns, 16 // dtype.itemsize)
+    return torch.empty_strided(
+        (*experts, rows, columns), (*(rows * stride for _ in experts), stride, 1), dtype=dtype, device="meta"
     )
 
 
