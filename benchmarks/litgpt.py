@@ -110,21 +110,21 @@ class Product(torch.autograd.Function):
 class FourBit(nn.Module):
     """A frozen linear layer in 4 bits, stored as bitsandbytes stores it."""
 
-    def __init__(self, inputs: int, outputs: int, bias: bool, double: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, bias: bool, double_quant: bool) -> None:
         super().__init__()
-        self.shape, self.double = (outputs, inputs), double
+        self.shape, self.double_quant = (outputs, inputs), double_quant
         blocks = -(-inputs * outputs // BLOCKSIZE)
         self.register_buffer("packed", torch.empty(inputs * outputs // 2, dtype=torch.uint8))
         self.register_buffer("code", torch.empty(16, dtype=torch.float32))
-        self.register_buffer("absmax", torch.empty(blocks, dtype=torch.uint8 if double else torch.float32))
-        if double:
+        self.register_buffer("absmax", torch.empty(blocks, dtype=torch.uint8 if double_quant else torch.float32))
+        if double_quant:
             self.register_buffer("nested", torch.empty(-(-blocks // NESTED), dtype=torch.float32))
             self.register_buffer("nested_code", torch.empty(256, dtype=torch.float32))
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
 
     def dense(self) -> Tensor:
         """The matrix, in the type from which it was quantised and then in that of the product."""
-        maxima = torch.empty(self.absmax.shape, dtype=torch.float32, device="meta") if self.double else None
+        maxima = torch.empty(self.absmax.shape, dtype=torch.float32, device="meta") if self.double_quant else None
         made = torch.empty(self.shape, dtype=torch.float16, device="meta")
         del maxima
         return made.to(torch.bfloat16)
