@@ -9,6 +9,7 @@ happens in one operator for all blocks together (Adam's foreach temporary) grows
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
 from itertools import groupby
 
 from course_lib.trace import Change, Event, Tensor, Trace
@@ -139,17 +140,12 @@ def _extend_tensors(short: tuple[Tensor, ...], long: tuple[Tensor, ...], periods
     start, added = _common(short, long), len(long) - len(short)
     if long[start + added :] == short[start:]:
         return [*short[:start], *(long[start : start + added] * periods), *short[start:]]
-    few_kinds, more_kinds = _by_kind(short), _by_kind(long)
-    if len(few_kinds) == len(more_kinds) > 1:  # weights, then states: each kind grows in a place of its own
-        pairs = zip(few_kinds, more_kinds, strict=True)
-        return [tensor for few, more in pairs for tensor in _extend_tensors(few, more, periods)]
-    few, more = Counter(short), Counter(long)  # blocks added in several places: order is lost, sizes are not
+    changes = SequenceMatcher(None, short, long, autojunk=False).get_opcodes()
+    if {change for change, *_ in changes} == {"equal", "insert"}:  # in several places: weights, then states
+        runs = ((long[i:j], 1 if change == "equal" else periods) for change, _, _, i, j in changes)
+        return [tensor for run, times in runs for tensor in run * times]
+    few, more = Counter(short), Counter(long)  # order is lost, sizes are not
     return [tensor for tensor in more for _ in range(few[tensor] + periods * (more[tensor] - few[tensor]))]
-
-
-def _by_kind(tensors: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-    """Cut where the account or the operator that made them changes."""
-    return [tuple(run) for _, run in groupby(tensors, key=lambda tensor: (tensor.account, tensor.operator))]
 
 
 def _grown(short: Tensor, long: Tensor, periods: int) -> Tensor:
