@@ -28,12 +28,13 @@ from torch.nn import functional as F
 
 from course_lib.dryrun import dry_run, with_cublas
 from course_lib.dryrun.grow import at_depth
+from course_lib.dryrun.hf_model import default_dtype
+from course_lib.dryrun.quantized import BLOCKSIZE, NESTED_BLOCKSIZE
 from course_lib.trace import Trace
 from course_lib.units import GB
 
 HERE = Path(__file__).parent
 RANK, DROPOUT, CHUNK = 8, 0.05, 128
-BLOCKSIZE, NESTED = 64, 256  #: of bitsandbytes' maxima
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class FourBit(nn.Module):
         self.register_buffer("code", torch.empty(16, dtype=torch.float32))
         self.register_buffer("absmax", torch.empty(blocks, dtype=torch.uint8 if double_quant else torch.float32))
         if double_quant:
-            self.register_buffer("nested", torch.empty(-(-blocks // NESTED), dtype=torch.float32))
+            self.register_buffer("nested", torch.empty(-(-blocks // NESTED_BLOCKSIZE), dtype=torch.float32))
             self.register_buffer("nested_code", torch.empty(256, dtype=torch.float32))
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
 
@@ -244,14 +245,9 @@ def trace_of(run: Run) -> Trace:
 
 
 def _trace(run: Run) -> Trace:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device("meta"):
-            model = GPT(run)
-            tokens = torch.zeros((run.batch, run.length), dtype=torch.long)
-    finally:
-        torch.set_default_dtype(before)
+    with torch.device("meta"), default_dtype(torch.bfloat16):
+        model = GPT(run)
+        tokens = torch.zeros((run.batch, run.length), dtype=torch.long)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.endswith((".a", ".b")))
     optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], foreach=True)

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from course_lib.dryrun import dry_run_config
+from course_lib.dryrun.hf_model import default_dtype
 from course_lib.hf_config import read_config, read_model
 from course_lib.ledger import predict
 from course_lib.recipe import Recipe
@@ -41,11 +42,8 @@ def mem_tracker() -> int:
 
     config = transformers.AutoConfig.for_model(**{**read_config(MODEL), "use_cache": False})
     with FakeTensorMode(allow_non_fake_inputs=True):
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.bfloat16)
-        with torch.device("cpu"):
+        with torch.device("cpu"), default_dtype(torch.bfloat16):
             model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
-        torch.set_default_dtype(before)
         optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
         tokens = torch.ones((RECIPE.batch, RECIPE.seq), dtype=torch.long)
         position_ids = torch.arange(RECIPE.seq).unsqueeze(0)

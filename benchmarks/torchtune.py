@@ -29,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from course_lib.dryrun import dry_run, with_cublas
 from course_lib.dryrun.compiled import compiled
 from course_lib.dryrun.grow import at_depth
+from course_lib.dryrun.hf_model import default_dtype
 from course_lib.trace import Trace
 from course_lib.training import InBackward
 from course_lib.units import GIB
@@ -161,14 +162,9 @@ def offloading(model: nn.Module) -> AbstractContextManager[Any]:
 
 
 def trace_of(layers: int, savings: Savings) -> Trace:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device("meta"):
-            model = Llama(layers, savings)
-            tokens = torch.zeros((BATCH, LENGTH), dtype=torch.long)
-    finally:
-        torch.set_default_dtype(before)
+    with torch.device("meta"), default_dtype(torch.bfloat16):
+        model = Llama(layers, savings)
+        tokens = torch.zeros((BATCH, LENGTH), dtype=torch.long)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(not savings.adapters or name.endswith((".a.weight", ".b.weight")))
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -134,18 +134,13 @@ class InBackward(torch.optim.Optimizer):
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         super().__init__(trained, {})
         self._each = {parameter: make([parameter]) for parameter in trained}
-        self._hooks = [parameter.register_post_accumulate_grad_hook(self._update) for parameter in trained]
-
-    @property  # type: ignore[override]
-    def state(self) -> dict[Any, Any]:
-        return {parameter: state for one in self._each.values() for parameter, state in one.state.items()}
-
-    @state.setter
-    def state(self, _value: Any) -> None:
-        return  # the base class makes an empty one
+        for parameter in trained:
+            parameter.register_post_accumulate_grad_hook(self._update)
 
     def _update(self, parameter: Tensor) -> None:
-        self._each[parameter].step()  # type: ignore[index]
+        one = self._each[parameter]  # type: ignore[index]
+        one.step()
+        self.state[parameter] = one.state[parameter]
         parameter.grad = None
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]

@@ -102,7 +102,9 @@ def _grouped_mm(
     One of ``a`` and ``b`` or both hold all experts' rows in two dimensions, cut at ``offs``. Rows of the result are
     padded to 16 bytes (create_grouped_gemm_output_tensor in aten/src/ATen/native/GroupedMMUtils.h).
     """
-    experts = [offs.shape[0]] if offs is not None and a.dim() == b.dim() == 2 else [a.shape[0]] * (a.dim() == b.dim())
+    experts = []
+    if a.dim() == b.dim():
+        experts = [offs.shape[0] if a.dim() == 2 and offs is not None else a.shape[0]]
     dtype = out_dtype or a.dtype
     rows, columns = a.shape[-2], b.shape[-1]
     stride = _round_up(columns, 16 // dtype.itemsize)

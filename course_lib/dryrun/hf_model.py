@@ -32,7 +32,7 @@ def build_model(config: dict[str, Any], recipe: Recipe, layers: int, device: str
     hf_config = _config_object(config)
     _set_depth(hf_config, layers)
     hf_config.use_cache = False
-    with _default_dtype(weight_dtype(recipe)), torch.device("meta"), warnings.catch_warnings():
+    with default_dtype(weight_dtype(recipe)), torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # Left alone, transformers takes sdpa, and eager for the few models that have no other.
         asked = {"attn_implementation": "eager"} if recipe.attention == "eager" else {}
@@ -135,7 +135,8 @@ def _set_depth(hf_config: Any, layers: int) -> None:
 
 
 @contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Within it, what is made without a type gets this one."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

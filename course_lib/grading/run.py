@@ -147,7 +147,6 @@ def _record(plan: Plan, outbox: Outbox, assignments: dict[str, Assignment], rows
         for row in rows:
             row.student = names[row.student]
         rows.sort(key=lambda row: (row.student, row.assignment.name))
-    release(plan.out, assignments)  # nothing to do, mostly
     deadlines = {name: settings.deadlines[name] for name in assignments if name in settings.deadlines}
     with open_book(plan.out, deadlines) as book:
         for row in rows:

@@ -41,7 +41,7 @@ class Here:
         self.count, self.patience, self.first = count, 2 * budget_seconds + _PATIENCE_SECONDS, first
 
     def grade(
-        self, waiting: Mapping[str, bytes], meanwhile: Callable[[], None] = lambda: None
+        self, waiting: Mapping[str, bytes], meanwhile: Callable[[], None]
     ) -> Iterator[tuple[str, bytes | None]]:
         todo = list(waiting.items())[::-1]
         for prepare in self.first if todo else ():
@@ -140,7 +140,7 @@ class Dask:
             raise CourseError(f"--dask: no scheduler answers at {address}; start one with: dask scheduler") from error
 
     def grade(
-        self, waiting: Mapping[str, bytes], meanwhile: Callable[[], None] = lambda: None
+        self, waiting: Mapping[str, bytes], meanwhile: Callable[[], None]
     ) -> Iterator[tuple[str, bytes | None]]:
         from distributed import as_completed
 
